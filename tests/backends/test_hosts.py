@@ -368,7 +368,7 @@ def test_what_works_on_one_machine_only_is_refused(threads, make):
 
 def test_workers_of_this_machine_are_no_hosts():
     """An Executor of nbshare is refused with what to do."""
-    with nbshare.Executor() as executor, pytest.raises(ValueError, match="leave out backend="):
+    with nbshare.Executor() as executor, pytest.raises(ValueError, match="Remove backend="):
         parallel_map(duties.identity, range(3), backend=executor)
 
 

@@ -102,7 +102,7 @@ def test_the_same_library_does_not_travel(sent):
 
 
 @pytest.mark.parametrize(
-    ("needed", "words"), [(NEEDED[1:], "has no NumPy"), (NEEDED[:1], "has no cloudpickle")]
+    ("needed", "words"), [(NEEDED[1:], "needs NumPy"), (NEEDED[:1], "needs cloudpickle")]
 )
 def test_what_a_host_needs(tmp_path, needed, words, path):
     """The message names the library."""

@@ -465,7 +465,7 @@ def test_results_that_were_damaged_run_again(damage, tmp_path):
     if damage == "gone":
         file.unlink()
     small_sweeps.CALLS.clear()
-    with pytest.warns(CheckpointWarning, match="their items run again"):
+    with pytest.warns(CheckpointWarning, match="runs their items again"):
         results = parallel_map(
             small_sweeps.values, range(N), checkpoint=Checkpoint(path, version=""), backend="serial"
         )
@@ -514,7 +514,7 @@ def test_a_log_that_is_gone_runs_its_items_again(tmp_path):
     expected = plain(run(small_sweeps.objects, path)[0])
     for log in path.glob("objects*.log"):
         log.unlink()
-    with pytest.warns(CheckpointWarning, match="their items run again"):
+    with pytest.warns(CheckpointWarning, match="runs their items again"):
         results = parallel_map(
             small_sweeps.objects,
             range(N),

@@ -253,7 +253,7 @@ from nbshare import parallel_map
 with contextlib.redirect_stderr(io.StringIO()) as told:
     for _ in range(3):
         assert parallel_map(abs, [-1, 2], plot="line").tolist() == [1, 2]
-print(told.getvalue().count("plot= is shown in a notebook only"))
+print(told.getvalue().count("plot= is shown only in a notebook"))
 """
 
 

@@ -879,8 +879,8 @@ def test_as_many_rows_as_columns_make_a_square(plot, n, is_square):
     [
         (LivePlot(x=[1, 2, 3]), np.zeros(4), "3 values, but there are 4 items"),
         (LivePlot("image", x=[1, 2], y=[1]), np.zeros(4), "2 columns and 1 rows"),
-        (LivePlot("image", x=[1, 4, 2]), np.zeros((2, 5, 3)), "3 coordinates in ascending"),
-        (LivePlot("image", x=[1, 2]), np.zeros((2, 5, 3)), "needs 3 coordinates"),
+        (LivePlot("image", x=[1, 4, 2]), np.zeros((2, 5, 3)), "3 ascending or descending"),
+        (LivePlot("image", x=[1, 2]), np.zeros((2, 5, 3)), "must have 3 ascending"),
         (LivePlot("image", y=[]), np.zeros((2, 5, 3)), "empty"),
         (LivePlot("line"), np.zeros((4, 0)), "nothing to draw"),
         (LivePlot("hist"), np.zeros((4, 0)), "nothing to draw"),

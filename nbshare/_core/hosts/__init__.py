@@ -1,10 +1,10 @@
 """Runs calls on other machines, on an existing executor, Dask cluster or Ray cluster.
 
-A cluster is anything that runs a function somewhere and returns its result. A block, some items of
-about half a second of work, is a task of the cluster. Data travel between the client and the hosts
-as arguments and results of such tasks, and as objects of the cluster, so they pass its gateways and
-have its encryption. The rest (order, seeds, attempts, results, plot, checkpoint, Stop) stays with
-the call in the client, which stores results as a worker does. There and back::
+A cluster is anything that runs a function somewhere and returns its result. A task of the cluster
+runs a block, which is some items with about half a second of work. Data are sent between the client
+and the hosts as arguments and results of tasks, and as objects of the cluster, so they pass its
+gateways and are encrypted by it. All the rest (order, seeds, attempts, results, plot, checkpoint,
+Stop) stays with the call in the client, which stores results as a worker does. There and back::
 
     CLIENT                               CLUSTER'S PROCESS          AGENT, one on each host
       Cluster, the call's thread
@@ -21,9 +21,10 @@ the call in the client, which stores results as a worker does. There and back::
         store ◄────── result ─────────── returns all of them ◄──────
         Hosts.end(call) ──────────────────────────────────────────────► Call.stop
 
-The agent is a process of its own. It never unpickles users' objects: inputs, items, results and
-errors are bytes to it, which its workers and the client load. It runs the client's nbshare, which
-travels to hosts that lack the same files. Only processes of its machine can connect to it.
+The agent is a separate process. It never unpickles users' objects: it handles inputs, items,
+results and errors as bytes, which its workers and the client load. It runs the client's nbshare,
+which is sent to hosts that do not have the same files. Only processes of its machine can connect to
+it.
 
 ============  ====================================================================================
 `protocol`    the messages of client and agent, and `Hosts`, the interface of a cluster

@@ -1,8 +1,8 @@
-"""The agent of a host, which runs blocks on the local engine, for one client.
+"""The agent of a host: runs blocks on the local engine, for one client.
 
-It unpickles only objects that nbshare has packed. Its workers load the users' objects. A thread for
-each carrier runs one block. The agent ends after the last of the processes that have sent blocks,
-or when it has been idle for a while.
+The agent unpickles only objects of nbshare. Its workers load users' objects. It has a thread for
+each carrier, which runs one block. The agent ends when all processes that have sent blocks have
+ended, or after some idle time.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from nbshare._core.hosts.remote import RemoteCall, call_of, host_name
 from nbshare._core.memory import open_handle, pool, segment_of
 from nbshare._core.system import processes
 
-IDLE_S = 30.0  # without a carrier, before it ends
-LOOK_S = 1.0  # between checks whether processes live that may send one
+IDLE_S = 30.0  # idle time before the agent ends
+LOOK_S = 1.0  # interval of checks whether senders are alive
 
 
 def main(fd: int) -> None:
@@ -39,7 +39,7 @@ class Held:
     Parameters
     ----------
     inputs : Inputs
-        The client's description of them.
+        The client's description of the inputs.
     """
 
     def __init__(self, inputs: Inputs) -> None:
@@ -68,7 +68,7 @@ class Held:
         self.n_here += len(piece)
 
     def part(self, place: tuple[int, int]) -> bytes:
-        """Return some of the bytes, given their start and their number."""
+        """Return a part of the bytes, given its start and size."""
         return bytes(self._data[place[0] : place[0] + place[1]])
 
 
@@ -80,10 +80,10 @@ class Agent:
         self._lock = _thread.allocate_lock()  # for the inputs
         self._held: dict[str, Held] = {}  # by call
         self._over: set[str] = set()  # calls
-        self._begun: set[int] = set()  # tries of blocks
-        self._running: dict[RemoteCall, str] = {}  # and the calls that they are parts of
+        self._begun: set[int] = set()  # numbers of tries of blocks
+        self._running: dict[RemoteCall, str] = {}  # names of calls, by running block
         self._carriers: set[socket.socket] = set()
-        self._senders: set[int] = set()  # processes that have sent one
+        self._senders: set[int] = set()  # processes that have sent carriers
 
     def serve(self, listener: socket.socket) -> None:
         """Serve carriers until no more will connect."""
@@ -102,7 +102,7 @@ class Agent:
         end_process()
 
     def _has_senders(self) -> bool:
-        """Return whether a process that has sent a carrier lives, or none has connected yet."""
+        """Return whether a process that has sent carriers is alive, or none has connected yet."""
         alive = [pid for pid in self._senders if not processes.has_ended((pid, 0))]
         return bool(self._carriers or alive or not self._senders)
 
@@ -116,7 +116,7 @@ class Agent:
                     return
                 try:
                     self._run(sock, int(content[0]), from_buffers(content[1:]))
-                except EOFError:  # the cluster has ended the task, or the client the call
+                except EOFError:  # the cluster has ended the task, or the client has ended the call
                     return
                 except Exception as error:  # noqa: BLE001 - for the client
                     send(sock, b"error", pickle.dumps(error))
@@ -134,21 +134,21 @@ class Agent:
                 call.stop()
 
     def _run(self, sock: socket.socket, number: int, order: Order) -> None:
-        """Fetch the inputs of a call, and run a block unless its task is repeated."""
+        """Receive the inputs of a call, and run a block, unless the cluster repeats its task."""
         inputs = order.inputs
         for name in self._held.keys() - set(order.running):
             self._held.pop(name, None)
         with self._lock:
             if (held := self._held.get(inputs.call)) is None:
                 self._held[inputs.call] = held = Held(inputs)
-        with held.lock:  # one carrier at a time brings them
+        with held.lock:  # one carrier at a time brings the inputs
             while not held.is_whole:
                 send(sock, b"fetch", str(held.n_here).encode(), self._host.encode())
                 held.take(parts_of(receive(sock))[1])
                 self._check(inputs.call)
         self._check(inputs.call)
         send(sock, b"ready", self._host.encode())
-        receive(sock)  # the word to begin
+        receive(sock)  # the carrier's permission to begin
         if number in self._begun:  # the cluster repeats a task
             return
         self._begun.add(number)
@@ -166,7 +166,7 @@ class Agent:
             raise EOFError
 
     def _work(self, sock: socket.socket, call: RemoteCall, name: str, news_s: float) -> None:
-        """Run a block. Send a reply at its end, and more before if it takes long."""
+        """Run a block. Send a reply at its end, and also at intervals if it takes long."""
         self._running[call] = name
         try:
             call.start()
@@ -185,7 +185,7 @@ class Agent:
 
 
 def _is_gone(sock: socket.socket) -> bool:
-    """Return whether the carrier has ended, because the cluster has ended its task."""
+    """Return whether the carrier has disconnected, because the cluster has ended its task."""
     try:
         return not sock.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
     except BlockingIOError:

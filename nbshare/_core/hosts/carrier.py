@@ -1,8 +1,8 @@
 """The task of a cluster, which brings a block to the agent of its host.
 
-This module, `starting` and `messages` travel as source code to processes that may lack nbshare, or
-have another version, or another Python. So they import only the standard library, and each other by
-relative imports, because they belong to another package there.
+This module, `starting` and `messages` are sent as source code to processes that may not have
+nbshare, or another version of it or of Python. So they import only the standard library, and each
+other by relative imports, because they are part of another package there.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from typing import Any
 from .messages import Message, kind_of, packed, parts_of, receive, send
 from .starting import Boot, LackingError, connect, end
 
-LOOK_S = 0.25  # between checks whether the cluster has dropped the task
-RAY_LOOK_S = 1.0  # between requests to the store of a Ray cluster, which all tasks send
+LOOK_S = 0.25  # interval of checks whether the cluster has dropped the task
+RAY_LOOK_S = 1.0  # interval of requests by each task to the store of a Ray cluster
 PIECE = 8 << 20  # bytes of inputs at a time
-PEER_S = 5.0  # for another worker to give such a piece
-TOLD_BYTES = 256 << 10  # of an event at most, because Dask's scheduler keeps a thousand
+PEER_S = 5.0  # time limit for another worker to send a piece
+TOLD_BYTES = 256 << 10  # most bytes of an event, because Dask's scheduler keeps a thousand events
 
-# Creates the modules once in each process, which takes 4 ms, as long as the rest of a task.
+# Creates the modules once in each process. That takes 4 ms, as long as the rest of a task.
 _LOAD = """
 import sys
 from types import ModuleType
@@ -43,15 +43,15 @@ carrier = sys.modules[f"{package}.carrier"]
 class Carry:
     """The task that runs in the cluster. Any Python can unpickle it, because it sends sources.
 
-    Code that cloudpickle sends runs only on the same version of Python, and another version could
+    Code that cloudpickle sends runs only on the same version of Python, and other versions could
     not report the difference.
 
     Parameters
     ----------
     package : str
-        The name of the modules' package in that process. Other sources have another name.
+        The name of the modules' package in the cluster's process. Other sources have another name.
     sources : sequence of pairs
-        The names and sources of the modules, each after the modules that it imports.
+        Names and sources of the modules, each after the modules that it imports.
     """
 
     __name__ = "nbshare"
@@ -60,9 +60,10 @@ class Carry:
         self._names = {"load": _LOAD, "package": package, "sources": sources}
 
     def __call__(self, kind: str, *task: Any) -> Any:
-        """Bring a block to the agent, and return its last message, then all others as bytes."""
+        """Bring a block to the agent. Return the agent's last message, and all others as bytes."""
         *others, last = self.stream(kind, *task)
-        # The last one may be large. Dask copies no memoryview, and other clusters know none.
+        # The last message may be large. Dask does not copy a memoryview, which other clusters do
+        # not accept.
         return memoryview(last) if kind == "dask" else bytes(last), b"".join(others)
 
     def stream(
@@ -75,7 +76,7 @@ class Carry:
         library: bytes | None,
         order: Any,
     ) -> Iterator[Message]:
-        """Bring a block to the agent, and yield its messages as they arrive.
+        """Bring a block to the agent, and yield the agent's messages as they arrive.
 
         Parameters
         ----------
@@ -88,11 +89,11 @@ class Carry:
         number : int
             The number of this try of the block.
         inputs : object
-            The place where the cluster stores the inputs of the call, or None.
+            Where the cluster stores the inputs of the call, or None.
         library : bytes or None
-            The client's nbshare, if the host has reported that it lacks it.
+            The client's nbshare, if the host has reported that it does not have it.
         order : list of buffers, or None
-            The `protocol.Order`, as bytes here.
+            The `protocol.Order`, as bytes.
         """
         place = _PLACES[kind](boot[0], call, number)
         for k, message in enumerate(_carried(place, Boot(*boot), inputs, library, order)):
@@ -100,7 +101,7 @@ class Carry:
             yield message
 
     def end(self, name: str, call: str) -> None:
-        """End a call of a client in its agents on this machine, or the agents for ""."""
+        """End a call in the client's agents on this machine, or the agents if `call` is ""."""
         end(name, call)
 
     def __reduce__(self) -> Any:
@@ -132,7 +133,7 @@ def _carried(
                     has_begun = True
                     yield packed(b"host", name.encode())
                     send(sock, b"go")
-                elif not has_begun:  # an error: it cannot begin
+                elif not has_begun:  # an error, so the block cannot begin
                     yield from _not_begun(place, *parts_of(message))
                     return
                 else:
@@ -155,13 +156,13 @@ def _carried(
 def _not_begun(place: Place, *message: Any) -> Iterator[Message]:
     """Report why the block has not begun, and never will, even if the cluster repeats the task.
 
-    If it had begun before such a repetition, report it as lost.
+    If it began in an earlier run of the task, report it as lost instead.
     """
     yield from _ended_on(place.claim("") or "", *message)
 
 
 def _ended_on(host: str, *message: Any) -> Iterator[Message]:
-    """Report the block as lost if it had begun on a host, otherwise send the message."""
+    """Report the block as lost if it had begun on a host, else send the message."""
     if not host:
         yield packed(*message)
         return
@@ -170,7 +171,7 @@ def _ended_on(host: str, *message: Any) -> Iterator[Message]:
 
 
 def _give(sock: socket.socket, place: Place, inputs: Any, start: int) -> str | None:
-    """Send the agent the next piece of the inputs. Return the reason if the cluster lacks it."""
+    """Send the agent the next piece of the inputs. Return why the cluster cannot, or None."""
     place.check()
     if inputs is None:
         return ""
@@ -183,7 +184,7 @@ def _give(sock: socket.socket, place: Place, inputs: Any, start: int) -> str | N
 
 
 def _next(sock: socket.socket, place: Place) -> Message:
-    """Return the agent's next message. Raise EOFError if none will come."""
+    """Return the next message of the agent. Raise EOFError if there will be none."""
     while True:
         sock.settimeout(LOOK_S)
         try:
@@ -198,7 +199,7 @@ def _next(sock: socket.socket, place: Place) -> Message:
 
 
 class Place:
-    """The connection of a task to its cluster. An executor offers none.
+    """The connection of a task to its cluster. This one is for executors, which have none.
 
     Parameters
     ----------
@@ -214,11 +215,14 @@ class Place:
         self._client, self._call, self.number = client, call, number
 
     def claim(self, name: str) -> str | None:  # noqa: ARG002
-        """Note the host on which the block begins, "" if it never will. Return an earlier note."""
+        """Record the host on which the block begins, "" if it never will.
+
+        Return an earlier record.
+        """
         return None
 
     def tell(self, place: int, message: Message) -> None:
-        """Send the client a message early. The task returns it, too."""
+        """Send a message to the client early. The task also returns it."""
 
     def is_over(self) -> bool:
         """Return whether the client no longer waits for the task."""
@@ -230,7 +234,7 @@ class Place:
             raise EOFError("the call has ended")
 
     def piece(self, inputs: Any, start: int) -> Any:
-        """Return the piece of the inputs that begins at a byte."""
+        """Return the piece of the inputs that begins at `start`."""
         return inputs[start : start + PIECE]
 
 
@@ -240,7 +244,7 @@ class OnRay(Place):
     _looked_at = -math.inf
 
     def is_over(self) -> bool:
-        """Return whether Ray's store says that the call is over. Ask at most once a second."""
+        """Return whether the call is over, according to Ray's store. Ask it once a second."""
         if (now := time.monotonic()) < self._looked_at + RAY_LOOK_S:
             return False
         self._looked_at = now
@@ -248,7 +252,7 @@ class OnRay(Place):
         return store._internal_kv_exists(over(self._client, self._call))  # type: ignore[no-any-return]
 
     def piece(self, inputs: Any, start: int) -> Any:
-        """Return the piece that begins at a byte. Ray sends a piece to each node once."""
+        """Return the piece that begins at `start`. Ray sends a piece to each node only once."""
         return import_module("ray").get(inputs[start // PIECE])
 
 
@@ -259,24 +263,24 @@ class OnDask(Place):
         super().__init__(client, call, number)
         self._worker: Any = import_module("distributed").get_worker()
         self._key = self._worker.get_current_task()
-        # Keys of the scheduler's metadata. One more tells this run of the task from repetitions.
+        # Keys of the scheduler's metadata, and another key for this run of the task.
         self._noted, self._try = [f"nbshare-{client}", call, number], os.urandom(8).hex()
         self._untold: list[Message] = []
 
     def claim(self, name: str) -> str | None:
-        """Leave the note at the scheduler, which repeats tasks of lost workers."""
+        """Store the record at the scheduler, which repeats tasks of lost workers."""
         return self._wait(self._claim(name))  # type: ignore[no-any-return]
 
     async def _claim(self, name: str) -> str | None:
         gather, scheduler = import_module("asyncio").gather, self._worker.scheduler
-        found, _ = await gather(  # each note is there before a block begins
+        found, _ = await gather(  # a record is stored before its block begins
             scheduler.get_metadata(keys=self._noted, default={}),
             scheduler.set_metadata(keys=[*self._noted, self._try], value=name),
         )
         return max((of for one, of in found.items() if one != self._try), default=None)
 
     def tell(self, place: int, message: Message) -> None:
-        """Log all messages that are not sent yet as an event, unless they are large."""
+        """Log messages that were not sent yet as an event, unless they are large."""
         self._untold.append(message)
         if kind_of(message) == b"reply" and sum(map(len, self._untold)) <= TOLD_BYTES:
             told = self.number, place + 1 - len(self._untold), b"".join(self._untold)
@@ -284,12 +288,12 @@ class OnDask(Place):
             self._untold.clear()
 
     def is_over(self) -> bool:
-        """Return whether the scheduler has cancelled it, for example without a client."""
+        """Return whether the scheduler has cancelled the task, for example for lack of a client."""
         task = self._worker.state.tasks.get(self._key)
         return task is None or task.state == "cancelled"
 
     def piece(self, inputs: Any, start: int) -> Any:
-        """Return the piece that begins at a byte. All workers share the pieces."""
+        """Return the piece that begins at `start`, from any worker that has it."""
         return self._wait(self._piece(inputs[start // PIECE]))
 
     async def _piece(self, key: str) -> Any:
@@ -305,7 +309,7 @@ class OnDask(Place):
                 if key in told.get("data", ()):
                     return told["data"][key]
             except OSError:  # a TimeoutError, too
-                worker.nbshare_is_alone = True  # perhaps behind a firewall, for all calls
+                worker.nbshare_is_alone = True  # perhaps behind a firewall, so do not try again
         told = await worker.scheduler.gather(keys=[key])
         return told["data"][key]
 
@@ -316,7 +320,7 @@ class OnDask(Place):
 
 
 def over(client: str, call: str) -> str:
-    """Return the key in Ray's store that says that a call has ended."""
+    """Return the key in Ray's store that marks a call as over."""
     return f"nbshare-{client}-{call}-is-over"
 
 

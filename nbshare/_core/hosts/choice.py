@@ -1,4 +1,4 @@
-"""The kinds of clusters that a value of ``backend=`` may be."""
+"""Chooses the hosts for a value of ``backend=``."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from nbshare._core.hosts.protocol import Hosts
 
 
 def hosts_for(backend: Any) -> Hosts | None:
-    """Return the hosts that a value of ``backend=`` means, or None if it means none.
+    """Return the hosts for a value of ``backend=``, or None if it is none of these clusters.
 
     Raises
     ------
     ImportError
         If Ray is requested, but not installed.
     ValueError
-        If `backend` is an executor with workers of this machine, or with sub-interpreters.
+        If `backend` is nbshare's own executor, or one with sub-interpreters.
     """
     client = variables_of(sys.modules.get("distributed")).get("Client")
     if isinstance(client, type) and isinstance(backend, client):
@@ -33,14 +33,14 @@ def hosts_for(backend: Any) -> Hosts | None:
         return None
     if type(backend).__module__.startswith("nbshare"):
         raise ValueError(
-            "backend= is an nbshare.Executor, whose workers run on this machine: leave out "
-            "backend=, and pass max_workers="
+            "backend= is an nbshare.Executor, whose workers run on this machine. Remove backend=, "
+            "and pass max_workers=."
         )
     interpreters = sys.modules.get("concurrent.futures.interpreter")
     if interpreters is not None and isinstance(backend, interpreters.InterpreterPoolExecutor):
         raise ValueError(
-            "backend= is an InterpreterPoolExecutor: NumPy refuses to run in sub-interpreters. "
-            "Leave out backend= for processes, or pass backend='threads'."
+            "backend= is an InterpreterPoolExecutor, but NumPy does not run in sub-interpreters. "
+            "Remove backend= to use processes, or pass backend='threads'."
         )
     from nbshare._core.hosts.executor import ExecutorHosts
 

@@ -1,17 +1,17 @@
 """The engine of the client, which runs a call in blocks on the hosts of a cluster.
 
-One thread does everything. It claims items, packs them by value, and submits them to the cluster as
-a task, while items are left and each place has fewer than two tasks. It stores results as a worker
-does::
+One thread does all the work. It claims items, packs them by value, and submits them to the cluster
+as a task, as long as items are left and each place has fewer than two tasks. It stores results as a
+worker does::
 
     claim a range of items ──► pack it by value ──► task ──► store results, as a worker does
               ▲                                                     │
               └─────────────────────────────────────────────────────┘
 
-A block is about half a second of work, so a tiny item costs little, and Stop and the plot do not
-wait. With more than 75 workers blocks are longer, because one process packs and stores all of them.
-Blocks are smaller at the start, while the time of an item is unknown, and at the end, so that all
-hosts finish at the same time.
+A block is about half a second of work, so that tiny items cost little, and Stop and the plot are
+prompt. With more than 75 workers, blocks are longer, because one process packs and stores all of
+them. Blocks are smaller at the start, while the time per item is unknown, and at the end, so that
+all hosts finish at about the same time.
 """
 
 from __future__ import annotations
@@ -56,21 +56,21 @@ from nbshare._core.wire.orders import Sources
 from nbshare._core.wire.settings import portable
 from nbshare.errors import WorkerDiedError, noted, without_frames
 
-BLOCK_S = 0.5  # of work
-BLOCKS_PER_S = 150  # of all workers together (client and scheduler manage about 250)
-LEAST_S = 0.05  # though few items are left, because a task of a cluster costs about 10 ms
-MOST_BYTES = 16 << 20  # of the items, and of the results, of a block
-SMALL_BYTES = 64 << 10  # of inputs that travel with each block
-N_AHEAD = 2  # blocks for each worker, so that none waits for this process
-STOP_S = 0.7  # for the replies of a stopped call, because an interrupt waits a second
-LOOK_S = 1.0  # between checks of the state that no message reports
+BLOCK_S = 0.5  # of work in a block
+BLOCKS_PER_S = 150  # for all workers together. Client and scheduler manage about 250
+LEAST_S = 0.05  # of work even if few items are left, because a task of a cluster costs about 10 ms
+MOST_BYTES = 16 << 20  # limit for the items, and for the results, of a block
+SMALL_BYTES = 64 << 10  # limit of inputs that are sent with each block
+N_AHEAD = 2  # blocks per worker, so that no worker waits for this process
+STOP_S = 0.7  # time limit for replies of a stopped call, because an interrupt waits a second
+LOOK_S = 1.0  # interval of checks of state that no message reports
 MOST_FAILED = 3  # as for workers of this machine
 
 _numbers = itertools.count(1)
 
 
 class _Sent:
-    """A block that the cluster runs.
+    """A block that was submitted to the cluster.
 
     Parameters
     ----------
@@ -82,7 +82,7 @@ class _Sent:
 
     host: str | None = None  # where it has begun
     n_taken = 0  # messages
-    n_lost = 0  # times that the cluster had lost inputs
+    n_lost = 0  # number of times that the cluster had lost inputs
 
     def __init__(self, items: range, block: Block) -> None:
         self.items, self.block = items, block
@@ -101,19 +101,19 @@ class Cluster(Engine):
     A separate thread does everything.
     """
 
-    in_process = True  # it writes all results
+    in_process = True  # because it writes all results
     portion_s = 2.0
 
     def __init__(self, hosts: Hosts) -> None:
         self._hosts = hosts
-        self._sent: dict[int, _Sent] = {}  # by the cluster's tasks
+        self._sent: dict[int, _Sent] = {}  # by task
         self._waiting: dict[tuple[str, str], list[_Sent]] = {}  # for a host to get inputs
-        self._bringing: dict[int, tuple[str, str]] = {}  # the tasks that bring them
+        self._bringing: dict[int, tuple[str, str]] = {}  # tasks that bring these
         self._again: list[range] = []  # items to run again
         self._source: Any = None  # where the cluster stores the inputs
-        self._n_failed = 0  # times in a row that blocks could not begin
-        self._last_failed = 0  # the last task that was under way then
-        self._item_nbytes = 0.0  # lately
+        self._n_failed = 0  # number of times in a row that blocks could not begin
+        self._last_failed = 0  # the last task that had been submitted then
+        self._item_nbytes = 0.0  # of recent items
         self._end_at = math.inf
 
     # ------------------------------------------------------------------------ before
@@ -124,12 +124,12 @@ class Cluster(Engine):
         Raises
         ------
         UnsendableError
-            If something cannot be pickled, or works on one machine only.
+            If an object cannot be pickled, or works only on one machine.
         """
         self._block_s = max(BLOCK_S, request.max_workers / BLOCKS_PER_S)
         arena = Arena(by_value=True)
         fixed = pack_fixed(arena, request)
-        # All known objects, because the items that name some of them are packed later.
+        # All known objects are named, because items that name them are packed later.
         fixed, self._known = fixed._replace(are_named=True), arena.known
         if request.n_items != 0:
             some = [None if column is None else column[:1] for column in request.iterables]
@@ -147,7 +147,7 @@ class Cluster(Engine):
             news_s=self._block_s,
         )
         at = arena.add(pickle.dumps(common, 5))
-        nbytes = arena.nbytes  # placing empties it
+        nbytes = arena.nbytes  # before the arena is placed, which empties it
         small = arena.all_contents() if nbytes <= SMALL_BYTES else None
         self._placed = None if small else place(arena)
         self._inputs = Inputs(
@@ -164,7 +164,7 @@ class Cluster(Engine):
     # -------------------------------------------------------------------- from any thread
 
     def submit(self, call: Call) -> None:
-        """Start a call in a separate thread."""
+        """Start a call, in a separate thread."""
         if call.results.is_final:
             return
         call.has_begun = True
@@ -175,11 +175,11 @@ class Cluster(Engine):
             call.finish(is_whole=False)
 
     def notify(self, call: Call) -> None:  # noqa: ARG002 - there is one
-        """Wake the thread of the call, after items have arrived or ended."""
+        """Wake the thread of the call after items were added, or after the last item."""
         self._hosts.wake()
 
     def stop(self, call: Call, error: BaseException | None = None) -> None:
-        """End a call early, with an error if there is one."""
+        """End a call early, with an error if one is given."""
         super().stop(call, error)
         self._hosts.wake()
 
@@ -188,9 +188,9 @@ class Cluster(Engine):
     def _run(self, call: Call) -> None:
         self._call, self._inbox = call, Inbox(call)
         board, n_workers = call.board, call.request.max_workers
-        self._rows: dict[int, int] = {}  # of the board, by the tasks that they show
+        self._rows: dict[int, int] = {}  # rows of the board, by the task that they show
         self._free_rows, self._pace = list(range(n_workers))[::-1], Pace(0.0, n_workers)
-        # This thread makes all claims, in the name of a row that shows no worker.
+        # This thread makes all claims, by a row of the board that shows no worker.
         own = board.n_slots - 1, nullcontext(), n_workers, call.request.chunksize
         self._claims = Claims(board, *own, block_of=None, wait=lambda: False)
         self._claims.chunk_s, self._claims.least_s = self._block_s, LEAST_S
@@ -198,7 +198,7 @@ class Cluster(Engine):
         while not self._is_over():
             try:
                 if not board.stopped:
-                    self._hosts.check()  # first, because a lost cluster may never answer
+                    self._hosts.check()  # first, because a lost cluster may never reply
                     self._send_blocks()
                 for news in self._hosts.wait(self._left_s()):
                     self._hear(*news)
@@ -208,7 +208,7 @@ class Cluster(Engine):
         call.finish(is_whole=call.is_complete)
 
     def _cause_of(self, error: BaseException) -> BaseException:
-        """Return the reason if the cluster is lost, otherwise the error itself."""
+        """Return the error of the cluster if it is lost, else the error itself."""
         try:
             self._hosts.check()
         except BaseException as cause:  # noqa: BLE001 - each cluster has its own
@@ -219,7 +219,7 @@ class Cluster(Engine):
         return min(max(0.0, self._end_at - time.monotonic()), LOOK_S)
 
     def _is_over(self) -> bool:
-        """Return whether nothing is left to wait for. Stop a stopped call on all hosts."""
+        """Return whether there is nothing left to wait for. Stop a stopped call on all hosts."""
         call = self._call
         if call.error is not None or self._inputs.call not in running:
             call.board.stop()
@@ -231,7 +231,7 @@ class Cluster(Engine):
         return not self._sent or time.monotonic() >= self._end_at
 
     def _end(self) -> None:
-        """Stop the call on all hosts, and cancel its tasks that have not begun."""
+        """Stop the call on all hosts, and cancel tasks that have not begun."""
         with suppress(Exception):  # the cluster may be lost
             self._hosts.end(self._inputs.call)
 
@@ -240,9 +240,9 @@ class Cluster(Engine):
         running.discard(self._inputs.call)
         if self._placed is not None or self._sent:
             self._end()
-        if self._sent and self._hosts.kind == "executor":  # it cannot reach them
+        if self._sent and self._hosts.kind == "executor":  # which cannot stop them
             blocks = "1 block" if len(self._sent) == 1 else f"{len(self._sent)} blocks"
-            self._call.hints.append(f"{blocks} of the stopped run may run on, on other machines")
+            self._call.hints.append(f"{blocks} of the stopped run may continue on other machines")
         with suppress(Exception):
             self._hosts.close(self._inputs.call)
         self._sent.clear()
@@ -254,7 +254,7 @@ class Cluster(Engine):
     # ------------------------------------------------------------------------ to the cluster
 
     def _send_blocks(self) -> None:
-        """Submit blocks while there are items and room in the cluster."""
+        """Submit blocks as long as there are items, and room in the cluster."""
         while self._has_room() and (items := self._next_items()):
             block = self._packed(items)
             self._item_nbytes = len(block.contents.raw()) / block.n
@@ -269,7 +269,7 @@ class Cluster(Engine):
         n += sum(map(len, self._waiting.values()))
         has_more = self._again or (board.n_unclaimed > 0 and board.has_waiting())
         is_going = not (call.error or board.stopped)
-        # If the cluster could run more than max_workers, no task may wait in it.
+        # If the cluster has more places than max_workers, waiting tasks would also run.
         most = call.request.max_workers
         most *= N_AHEAD if self._hosts.n_places <= most else 1
         return is_going and bool(has_more) and n < most
@@ -289,7 +289,7 @@ class Cluster(Engine):
         return number
 
     def _packed(self, items: range) -> Block:
-        """Return claimed items as a block."""
+        """Return items as a block."""
         board, arena = self._call.board, Arena(by_value=True, known=self._known)
         attempts = None
         if board.has_failures:
@@ -303,7 +303,7 @@ class Cluster(Engine):
         )
 
     def _show(self, number: int) -> None:
-        """Show a block on the board, if a row is free."""
+        """Show a block on the board if a row is free."""
         if not self._free_rows:
             return
         self._rows[number] = row = self._free_rows.pop()
@@ -312,7 +312,7 @@ class Cluster(Engine):
         shown[ITEM] = items.start
 
     def _row_of(self, number: int) -> int:
-        """Return the row of a block, or take the row of the last block, which cannot have begun."""
+        """Return the row of a block. If it has none, take that of the last block, which waits."""
         if (row := self._rows.get(number)) is None:
             self._rows[number] = row = self._rows.pop(max(self._rows))
         return row
@@ -326,9 +326,9 @@ class Cluster(Engine):
         messages: Sequence[Sequence[memoryview]],
         error: BaseException | None,
     ) -> None:
-        """Act on messages of a task (some while it runs, all at its end), or on its error.
+        """Handle messages of a task (some during its run, or all at its end), or its error.
 
-        `first` is the place of the first message among all messages of the task.
+        `first` is the number of the first message among all messages of the task.
         """
         if (lacks := self._bringing.pop(number, None)) is not None:
             for waits in self._waiting.pop(lacks, ()):
@@ -341,10 +341,10 @@ class Cluster(Engine):
                 self._take(number, sent, bytes(message[0]), message[1:])
         if number in self._sent and error is not None:
             self._hosts.check()  # first, because a lost cluster loses all tasks
-            self._lose(number, sent, error)  # it may have begun, though no message says so
+            self._lose(number, sent, error)  # it may have begun, although no message says so
 
     def _take(self, number: int, sent: _Sent, kind: bytes, content: Sequence[memoryview]) -> None:
-        """Act on a message about a block."""
+        """Handle a message about a block."""
         if kind == b"host":
             sent.host, self._n_failed = bytes(content[0]).decode(), 0
         elif kind in (b"reply", b"last"):
@@ -365,7 +365,7 @@ class Cluster(Engine):
             raise error
 
     def _forget(self, number: int) -> None:
-        """Drop a block, and show one that may have begun now."""
+        """Drop a block, and show another that may have begun now."""
         del self._sent[number]
         if (row := self._rows.pop(number, None)) is not None:
             self._call.board.row(row)[ITEM] = NO_ITEM
@@ -374,10 +374,10 @@ class Cluster(Engine):
                 self._show(waits)
 
     def _send_with(self, sent: _Sent, lacks: str, host: str, why: str) -> None:
-        """Send a block again, after the inputs or the library that a host lacks."""
+        """Send a host the inputs or the library that it lacks, then the block again."""
         sent.n_lost += bool(why)
         if sent.n_lost > MOST_FAILED:
-            self._fail(ConnectionError(f"host {host} cannot get the inputs of the call: {why}"))
+            self._fail(ConnectionError(f"host {host} cannot receive the inputs of the call: {why}"))
         if self._call.board.stopped or self._call.error:
             return
         if lacks == "inputs":
@@ -400,20 +400,23 @@ class Cluster(Engine):
         return self._call.board.stopped
 
     def _fail_to_begin(self, number: int, sent: _Sent, error: BaseException) -> None:
-        """Queue the items of a block again, but not many times in a row."""
+        """Queue the items of a block that could not begin, but only a few times in a row."""
         if number > self._last_failed:  # those under way fail together, as with a lost agent
             self._n_failed, self._last_failed = self._n_failed + 1, max(self._sent)
         self._forget(number)
-        if self._call.board.stopped:  # so hosts refuse it
+        if self._call.board.stopped:  # hosts refuse blocks of a stopped call
             return
         if self._n_failed > MOST_FAILED:
-            noted(error, "raised by the cluster that runs the call, before any item had begun")
+            noted(error, "raised by the cluster of backend=, before any item had begun")
             self._fail(error)
         else:
             self._again.append(sent.items)
 
     def _lose(self, number: int, sent: _Sent, cause: BaseException | None) -> None:
-        """Count an attempt of the unfinished items of a lost block. Queue or fail them."""
+        """Count an attempt of the unfinished items of a lost block.
+
+        Queue them, or let them fail.
+        """
         self._forget(number)
         call = self._call
         undone = [i for i in sent.items if not call.board.state(i)]
@@ -429,7 +432,7 @@ class Cluster(Engine):
                 again.append(i)
                 continue
             host, why = (f"host {sent.host}", "") if sent.host else ("a host", f": {cause!r}")
-            error = WorkerDiedError(f"{host} was lost while it worked on {name}{why}", i)
+            error = WorkerDiedError(f"{host} was lost while it was running {name}{why}", i)
             error.__cause__ = None if cause is None else without_frames(cause)
             call.note_error(error, range(i, i + 1))
             if not call.request.policy.returns_errors:
@@ -440,7 +443,7 @@ class Cluster(Engine):
             self._again.append(range(again[run.start], again[run.stop - 1] + 1))
 
     def _seconds_of_item(self) -> float:
-        """Return the time of an item, more if it is large, 0 if it is unknown."""
+        """Return the time per item, longer for large items, or 0 if unknown."""
         self._pace.look(self._call)
         spec, nbytes, item_s = self._call.results.output.spec, self._item_nbytes, self._pace.item_s
         if spec is not None and spec.dtype is not None:
@@ -448,7 +451,7 @@ class Cluster(Engine):
         return item_s and max(item_s, self._block_s * nbytes / MOST_BYTES)
 
     def _columns(self, items: range) -> tuple[Sequence[Any], ...]:
-        """Return the part of each iterable for some items."""
+        """Return the values of each iterable for some items."""
         columns, feed = self._call.request.iterables, self._call.feed
         fed = iter(feed.columns(items.start, items.stop) if feed is not None else ())
         return tuple(
@@ -457,8 +460,8 @@ class Cluster(Engine):
 
 
 def _settings(request: Request, modules: Mapping[str, str]) -> dict[str, Any]:
-    """Return the settings of this process that hosts use, with the files of `modules`."""
+    """Return the settings of this process that hosts use, including the files of `modules`."""
     given = pickle.loads(request.context.settings)
     own = [folder for folder in given["path"] if not is_installed(os.path.join(folder, "_.py"))]
-    files = {**modules, **given["files"]}  # hosts may lack them, or have older ones
+    files = {**modules, **given["files"]}  # hosts may have none of these, or older ones
     return {**portable(given), "files": files, "path": own}

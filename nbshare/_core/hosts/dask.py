@@ -1,4 +1,4 @@
-"""Dask clusters."""
+"""Dask clusters as hosts."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from nbshare._core.hosts.executor import ExecutorHosts
 from nbshare._core.hosts.messages import messages_in
 from nbshare._core.hosts.travel import traveller
 
-ASK_S = 0.5  # between requests for the number of workers
-BUSY_S = 1.0  # for a busy scheduler to answer
-LOOK_S = 0.1  # between checks whether the call is stopped
-NO_WORKERS_S = 5.0  # for a cluster that has lost all to start others
-ENDS = "closing", "closed"  # the states of a client or cluster that ends
+ASK_S = 0.5  # interval of requests for the number of workers
+BUSY_S = 1.0  # time limit for a busy scheduler to reply
+LOOK_S = 0.1  # interval of checks whether the call is stopped
+NO_WORKERS_S = 5.0  # time limit for a cluster without workers to start one
+ENDS = "closing", "closed"  # states of a client or cluster that is ending
 
 
 class DaskHosts(ExecutorHosts):
-    """The workers of a Dask cluster. Each thread is a place.
+    """The workers of a Dask cluster. Each of their threads is a place.
 
     Parameters
     ----------
@@ -38,7 +38,7 @@ class DaskHosts(ExecutorHosts):
     def __init__(self, client: Any) -> None:
         super().__init__(client)
         self._client = client
-        self._seen_at = math.inf  # the last worker. A cluster without any may start the first
+        self._seen_at = math.inf  # time when there was a worker. A new cluster may have none yet
         self._asked_at = -math.inf
         self._inputs: list[Any] = []  # futures of the inputs
         self._numbers: list[int] = []
@@ -55,17 +55,17 @@ class DaskHosts(ExecutorHosts):
         states = client.status, getattr(client.cluster, "status", None)
         if any(str(state).endswith(ENDS) for state in states):
             raise ConnectionError(
-                "the Dask client of backend=, or its cluster, is closed: keep it open until the "
-                "run has ended"
+                "the Dask client of backend=, or its cluster, is closed. Keep it open until the "
+                "run has ended."
             )
-        if client.status != "running":  # new tasks would wait for ever
+        if client.status != "running":  # new tasks would wait forever
             raise ConnectionError(
                 f"the Dask client of backend= has lost its scheduler (status: {client.status})"
             )
         if (now := time.monotonic()) < self._asked_at + ASK_S:
             return
         self._asked_at = now
-        with suppress(OSError):  # the scheduler is busy, or lost, which the status tells
+        with suppress(OSError):  # the scheduler is busy, or lost, which `status` will show
             found = client.sync(client.scheduler.ncores, workers=None, callback_timeout=BUSY_S)
             self.n_places = sum(found.values())
         if self.n_places:
@@ -85,7 +85,7 @@ class DaskHosts(ExecutorHosts):
         return self._begin(_result_of(self._client, self._client.submit(*task, pure=False)))
 
     def offer(self, data: Any, is_stopped: Callable[[], bool]) -> Any:
-        """Scatter pieces of the inputs over all workers. Return their keys."""
+        """Scatter pieces of the inputs to workers. Return the keys of the pieces."""
         pieces = range(0, len(data), PIECE)
         self._inputs += [None] * (len(pieces) - len(self._inputs))
         for k, start in enumerate(pieces):
@@ -95,7 +95,7 @@ class DaskHosts(ExecutorHosts):
         return [shard and shard.key for shard in self._inputs]
 
     def _scatter(self, piece: Any, is_stopped: Callable[[], bool]) -> Any:
-        """Return a future of a piece, or None if its worker is lost. It is then offered again."""
+        """Return a future of a piece, or None if its worker is lost, to be offered again."""
         scattered = self._begin(_scattered(self._client, piece))
         while not is_stopped():
             if wait([scattered], LOOK_S).done:
@@ -106,7 +106,7 @@ class DaskHosts(ExecutorHosts):
         return None
 
     def _begin(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
-        """Run a coroutine in the client's event loop. Return its future."""
+        """Start a coroutine in the client's event loop. Return its future."""
         return asyncio.run_coroutine_threadsafe(coroutine, self._client.loop.asyncio_loop)
 
     def end(self, call: str) -> None:
@@ -115,7 +115,7 @@ class DaskHosts(ExecutorHosts):
         _thread.start_new_thread(_end_on_dask, (self._client, self.boot.name, call))
 
     def close(self, call: str) -> None:
-        """Drop all tasks, the inputs, and the scheduler's notes about the call."""
+        """Drop all tasks, the inputs, and the scheduler's metadata of the call."""
         for number in self._numbers:
             _inboxes.pop(number, None)
         super().close(call)

@@ -1,4 +1,4 @@
-"""Executors as clusters, of which only the ability to run tasks is known."""
+"""Any executor as hosts, which only runs tasks."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from nbshare._core.system import processes
 
 
 class ExecutorHosts(Hosts):
-    """The machines behind an executor, of which nothing else is known.
+    """The machines of an executor, about which nothing is known.
 
     Parameters
     ----------
@@ -35,11 +35,11 @@ class ExecutorHosts(Hosts):
         self._news: queue.SimpleQueue[int | News | None] = queue.SimpleQueue()
 
     def n_workers(self) -> int:
-        """Return the number of CPUs of this machine. Those of other machines are unknown."""
+        """Return the number of usable CPUs of this machine, as a guess."""
         return processes.usable_cpus()
 
     def check(self) -> None:
-        """Check nothing, because futures and `submit` raise errors."""
+        """Check nothing. Futures and `submit` raise errors."""
 
     def submit(self, number: int, task: Carry, *args: Any) -> None:
         """Submit a task."""
@@ -50,7 +50,7 @@ class ExecutorHosts(Hosts):
         return self._executor.submit(*task)
 
     def wait(self, timeout_s: float) -> Sequence[News]:
-        """Wait for news of tasks, and return them."""
+        """Wait for news of tasks. Return the news."""
         news: list[News] = []
         with suppress(queue.Empty):
             one = self._news.get(timeout=timeout_s)
@@ -63,11 +63,11 @@ class ExecutorHosts(Hosts):
         return news
 
     def wake(self) -> None:
-        """End a wait."""
+        """End a wait of another thread."""
         self._news.put(None)
 
     def offer(self, data: Any, is_stopped: Callable[[], bool]) -> Any:  # noqa: ARG002
-        """Return None. A task brings the inputs to each host."""
+        """Return None, because a task brings the inputs to each host."""
         return None
 
     def end(self, call: str) -> None:
@@ -93,7 +93,7 @@ def outcome_of(number: int, result: Callable[[], Any]) -> News:
 
 def _messages(result: Any) -> Sequence[Any]:
     if not result:
-        error = ConnectionError(f"a host has lost its connection to nbshare: it gave {result!r}")
+        error = ConnectionError(f"a host has lost its connection: a task returned {result!r}")
         return [[memoryview(b"error"), memoryview(pickle.dumps(error))]]
     last, others = result
     return [*messages_in(others), *messages_in(last)]

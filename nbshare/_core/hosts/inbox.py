@@ -1,4 +1,4 @@
-"""Stores replies of hosts in the results and on the board of the client, as a worker does."""
+"""Stores replies of hosts in the client's results and board, as a worker would."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Inbox:
 
     Notes
     -----
-    For one thread at a time.
+    Not thread-safe.
     """
 
     def __init__(self, call: Call) -> None:
@@ -60,7 +60,7 @@ class Inbox:
         self._store = ResultStore(board.newest_page(), agree, decide, add_log)
 
     def take(self, items: range, slot: int, host: str, reply: Reply) -> None:
-        """Store a reply about a block."""
+        """Store a reply about the block of `items`."""
         call, first = self._call, items.start
         for name, text in reply.prints:
             call.request.prints.is_any = True
@@ -70,7 +70,7 @@ class Inbox:
             call.note_error(error, range(i, i + 1))
             if failure is reply.error:
                 call.note_failure(error)
-        if reply.attempts is not None:  # first, because the files of a checkpoint hold them
+        if reply.attempts is not None:  # first, because files of a checkpoint include attempts
             call.board.attempts_to_count(first, items.stop)[:] = reply.attempts
         self._put(first, reply)
         if reply.error is not None:
@@ -90,7 +90,7 @@ class Inbox:
         return self._call.error_of(report, f"{error.worker} of host {host}")
 
     def _put(self, first: int, reply: Reply) -> None:
-        """Store the results of a block, which is in one page, then mark its items as done."""
+        """Store the results of a block, which is on one page, and mark its items as done."""
         page, states = self._call.board.page(first), np.frombuffer(reply.states, np.uint8)
         self._store.turn_to(page, first + len(states))
         if reply.spec is not None:
@@ -107,14 +107,14 @@ class Inbox:
 
 
 def _runs(chosen: npt.NDArray[np.bool_], first: int) -> Iterator[tuple[slice, range]]:
-    """Yield the runs of chosen items of a block, as places among those chosen, and as items."""
+    """Yield runs of chosen items of a block, as slices of the chosen ones, and as items."""
     items = first + np.flatnonzero(chosen)
     for run in runs_of(items):
         yield run, range(int(items[run.start]), int(items[run.stop - 1]) + 1)
 
 
 def _show(row: Any, first: int, reply: Reply) -> None:
-    """Show a worker's item and report, and its sums at the end of a block."""
+    """Show a worker's item and report on the board. At the end of a block, add its stats."""
     now_ns = time.monotonic_ns()
     if not row[PID]:
         row[[PID, BEGUN, LOADED]] = os.getpid(), now_ns, now_ns

@@ -1,4 +1,4 @@
-"""The messages of carriers and agents, which travel through sockets and clusters."""
+"""The messages of carriers and agents, sent through sockets and clusters."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ import struct
 from collections.abc import Sequence
 from typing import Any, Union
 
-# A message is a kind and its content, as buffers in one: "host" (its name, when the block begins),
+# A message is a kind and its content, as several buffers: "host" (its name, when the block begins),
 # "reply" and "last" (a `protocol.Reply`), "error" (pickled), "lost", and "lacks" ("inputs" or
 # "library", the host, and the error if the cluster could not send them).
 Message = Union[bytearray, memoryview]  # noqa: UP007 - older Pythons report their version
 
-LARGE = 1 << 20  # bytes of a message that goes through memory, so that none is copied twice
-IN_MEMORY = 0  # in place of the number of buffers
+LARGE = 1 << 20  # bytes. Larger messages are sent as a file in memory, and so copied only once
+IN_MEMORY = 0  # instead of the number of buffers
 
 
 def packed(*parts: Any) -> Message:
-    """Return buffers as a message: their number, their sizes and their content."""
+    """Return a message that contains buffers, after their number and sizes."""
     return bytearray().join([_head_of(parts), *parts])
 
 
@@ -29,7 +29,7 @@ def _head_of(parts: Sequence[Any]) -> bytes:
 
 
 def kind_of(message: Message) -> bytes:
-    """Return the kind of a message, and keep no view of it."""
+    """Return the kind of a message as bytes, without a view of the message."""
     n, nbytes = struct.unpack_from("2q", message)
     start = 8 * (1 + n)
     return bytes(message[start : start + nbytes])
@@ -41,7 +41,7 @@ def parts_of(message: Any) -> list[memoryview]:
 
 
 def messages_in(data: Any) -> list[list[memoryview]]:
-    """Return the buffers of each message of several in a row."""
+    """Return the buffers of each of several consecutive messages."""
     found, start = [], 0
     while start < len(data):
         (n,) = struct.unpack_from("q", data, start)
@@ -55,7 +55,7 @@ def messages_in(data: Any) -> list[list[memoryview]]:
 def send(sock: socket.socket, *parts: Any) -> None:
     """Send buffers as one message."""
     views = [memoryview(part).cast("B") for part in parts]
-    sock.settimeout(None)  # despite socket.setdefaulttimeout
+    sock.settimeout(None)  # whatever socket.setdefaulttimeout has set
     if sum(map(len, views)) < LARGE:
         sock.sendall(_head_of(views))
         for view in views:
@@ -83,7 +83,7 @@ def receive(sock: socket.socket) -> Message:
             flags = mmap.MAP_SHARED | mmap.MAP_POPULATE
             return memoryview(mmap.mmap(file.fileno(), 0, flags, mmap.PROT_READ))
     if len(number) < 8:
-        raise EOFError("the other end is gone")
+        raise EOFError("the other end is closed")
     _read(sock, memoryview(sizes := bytearray(8 * struct.unpack("q", number)[0])))
     head = number + sizes
     message = bytearray(len(head) + sum(struct.unpack(f"{len(sizes) // 8}q", sizes)))
@@ -96,12 +96,12 @@ def receive(sock: socket.socket) -> Message:
 def _read(sock: socket.socket, view: memoryview) -> None:
     while view:
         if not (n := sock.recv_into(view)):
-            raise EOFError("the other end is gone")
+            raise EOFError("the other end is closed")
         view = view[n:]
 
 
 def user_of(sock: socket.socket) -> tuple[int, int]:
-    """Return the process at the other end, and whether it is of this user. All can bind names."""
+    """Return the process at the other end, and whether it belongs to this user."""
     data = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
     pid, uid, _ = struct.unpack("3i", data)
     return pid, uid == os.getuid()

@@ -1,4 +1,4 @@
-"""The messages of client and agent, which are bytes to all processes between them."""
+"""The messages of client and agent, which all processes between them handle as bytes."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from nbshare._core.wire.orders import Fixed, Policy, Sources
 
 
 def as_buffers(message: Any) -> list[Any]:
-    """Return the buffers of an object, without a copy of large ones."""
+    """Return an object as buffers, without copying large ones."""
     buffers: list[pickle.PickleBuffer] = []
     head = pickle.dumps(message, 5, buffer_callback=buffers.append)
     return [head, *(buffer.raw() for buffer in buffers)]
 
 
 def from_buffers(buffers: Sequence[Any]) -> Any:
-    """Return the object that buffers of `as_buffers` contain."""
+    """Return the object that `as_buffers` has turned into buffers."""
     return pickle.loads(buffers[0], buffers=buffers[1:])
 
 
@@ -34,23 +34,23 @@ def from_buffers(buffers: Sequence[Any]) -> Any:
 
 
 class Common(NamedTuple):
-    """The parts that all blocks of a call share, which are in the call's inputs."""
+    """The parts that all blocks of a call share. They are part of the call's inputs."""
 
-    sources: tuple[int, int]  # the place of the source files in the inputs, and their size
-    fixed: Fixed  # the place of the rest
+    sources: tuple[int, int]  # offset and size of the source files in the inputs
+    fixed: Fixed  # places of function and shared objects in the inputs
     settings: dict[str, Any]  # of the client, see `wire.context`
     policy: Policy
-    out: str | npt.NDArray[Any] | None  # an array without its rows
-    news_s: float  # between replies about a long block
+    out: str | npt.NDArray[Any] | None  # an array has no rows
+    news_s: float  # interval of replies about a long block
 
 
 class Inputs(NamedTuple):
-    """The inputs of a call, or the place where they are."""
+    """The inputs of a call, or where they are."""
 
     call: str  # the name
     nbytes: int
-    common: tuple[int, int]  # the place of `Common` in them, and its size
-    small: Any  # the inputs themselves as a buffer, if they are few
+    common: tuple[int, int]  # offset and size of `Common` in the inputs
+    small: Any  # the inputs themselves, as a buffer, if they are small
     handle: Handle | None  # of the client's memory, for an agent on its machine
 
 
@@ -60,15 +60,15 @@ class Block(NamedTuple):
     first: int
     n: int
     sources: Sources
-    contents: Any  # of the arena of the items, as a buffer
-    attempts: npt.NDArray[np.int32] | None  # earlier ones of the items, if any
+    contents: Any  # of the arena with the items, as a buffer
+    attempts: npt.NDArray[np.int32] | None  # earlier attempts, if any
 
 
 class Order(NamedTuple):
-    """A block and its call, or None to bring inputs only."""
+    """A block and its call. Without a block, the order only brings the inputs."""
 
     inputs: Inputs
-    running: tuple[str, ...]  # calls of the client. A host drops the inputs of others
+    running: tuple[str, ...]  # calls of the client. A host drops inputs of all others
     block: Block | None
 
 
@@ -79,22 +79,22 @@ class Reply(NamedTuple):
     """The progress of a block since the last reply."""
 
     is_last: bool
-    states: bytes  # as in `wire.board.Page.done`, 0 for items of earlier replies
+    states: bytes  # as in `Page.done`, 0 for items of earlier replies
     spec: OutputSpec | None
-    rows: Any  # an array of the items in the output, if there are any
-    entries: Any  # an array for the items in logs, likewise
-    logs: dict[LogKey, Any]  # the parts to which `entries` point, not copied
+    rows: Any  # rows of the items in the output, or None
+    entries: Any  # entries of the items in logs, or None
+    logs: dict[LogKey, Any]  # the parts of logs with these entries, not copied
     errors: dict[int, BaseException]
     error: BaseException | None  # of the call
     attempts: npt.NDArray[np.int32] | None
     prints: list[tuple[str, str]]
-    slots: npt.NDArray[np.int64]  # rows of the board, of its workers
-    now_ns: int  # on the clock of these rows
+    slots: npt.NDArray[np.int64]  # rows of the workers on the board
+    now_ns: int  # the time on the clock of these rows
     draws: tuple[range, int]  # see `wire.board.Board.draws`
 
 
 class ReportedError(Exception):
-    """Carries the description of a failure to the client, because agents load no users' errors.
+    """Carries the description of a failure to the client, because agents load no user errors.
 
     Parameters
     ----------
@@ -111,36 +111,40 @@ class ReportedError(Exception):
 
 # ------------------------------------------------------------------------------- clusters
 
-# A task, the place of the first of these messages of it, the buffers of each, and its error.
+# A task, the number of the first of these messages, the buffers of each message, and the task's
+# error.
 News = tuple[int, int, Sequence[Sequence[memoryview]], BaseException | None]
 
 
 class Hosts(Protocol):
-    """An existing cluster, for one call. One thread uses it. Any thread may wake that thread."""
+    """An existing cluster, for one call.
 
-    kind: str  # as `carrier` knows it
+    One thread uses it, and any thread may wake that thread.
+    """
+
+    kind: str  # one of `carrier._PLACES`
     boot: Boot
-    n_places: float  # tasks that it runs at the same time, infinity if unknown
+    n_places: float  # number of simultaneous tasks, infinity if unknown
 
     def n_workers(self) -> int:
-        """Return how many tasks it can run at the same time, or a guess."""
+        """Return how many tasks the cluster can run at the same time, or a guess."""
 
     def check(self) -> None:
-        """Raise ConnectionError when the cluster is lost."""
+        """Raise ConnectionError if the cluster is lost."""
 
     def submit(self, number: int, task: Carry, *args: Any) -> None:
         """Submit a task."""
 
     def wait(self, timeout_s: float) -> Sequence[News]:
-        """Wait for news of tasks, or for `wake`, and return them."""
+        """Wait for news of tasks, or for `wake`. Return the news."""
 
     def wake(self) -> None:
-        """End a wait."""
+        """End a wait of another thread."""
 
     def offer(self, data: Any, is_stopped: Callable[[], bool]) -> Any:
-        """Store the inputs in the cluster. Return how tasks find them, None if it stores none.
+        """Store the inputs in the cluster. Return how tasks find them, or None.
 
-        Call it again after inputs were lost.
+        Called again if the inputs were lost.
         """
 
     def end(self, call: str) -> None:

@@ -1,4 +1,4 @@
-"""Ray clusters."""
+"""Ray clusters as hosts."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from nbshare._core.hosts.messages import messages_in
 from nbshare._core.hosts.protocol import Hosts, News
 from nbshare._core.hosts.travel import boot
 
-ASK_S = 0.5  # between requests for the number of CPUs
-END_S = 0.5  # for tasks to end that have sent everything
-POLL_S = 0.02  # between checks whether another thread wakes the one that waits
+ASK_S = 0.5  # interval of requests for the number of CPUs
+END_S = 0.5  # time limit for tasks that have sent everything to end
+POLL_S = 0.02  # interval of checks whether another thread wakes this one
 
 
 class RayHosts(Hosts):
-    """The nodes of the Ray cluster to which this process is connected. Each CPU is a place.
+    """The nodes of the Ray cluster to which this process is connected. A place is a CPU.
 
     Parameters
     ----------
@@ -42,7 +42,8 @@ class RayHosts(Hosts):
         self._ray: Any = importlib.import_module("ray")
         if not self._ray.is_initialized():
             self._ray.init(**({} if address == "ray" else {"address": address}))
-        # Ray sends functions of functions by value. Its client, for ray://, knows no generators.
+        # Inner functions, because Ray sends these by value. Its client, for ray://, has no
+        # generators.
         self._is_streamed = not self._ray.util.client.ray.is_connected()
         how = {"num_returns": "streaming"} if self._is_streamed else {}
 
@@ -66,9 +67,9 @@ class RayHosts(Hosts):
 
     def check(self) -> None:
         """Raise ConnectionError if Ray was shut down."""
-        if not self._ray.is_initialized():  # a task would start another cluster
+        if not self._ray.is_initialized():  # otherwise a task would start another cluster
             raise ConnectionError(
-                "Ray was shut down: keep this process connected until the run has ended"
+                "Ray was shut down. Keep this process connected until the run has ended."
             )
         if (now := time.monotonic()) > self._asked_at + ASK_S:
             self._asked_at, self.n_places = now, self.n_workers()
@@ -78,7 +79,7 @@ class RayHosts(Hosts):
         self._tasks[self._remote.remote(task, *args)] = number, 0
 
     def wait(self, timeout_s: float) -> Sequence[News]:
-        """Wait for news of tasks, and return them."""
+        """Wait for news of tasks. Return the news."""
         until_s = time.monotonic() + timeout_s
         while True:
             with suppress(queue.Empty):
@@ -111,7 +112,7 @@ class RayHosts(Hosts):
         return number, place, messages_in(message), None
 
     def wake(self) -> None:
-        """End a wait."""
+        """End a wait of another thread."""
         self._wakes.put(None)
 
     def offer(self, data: Any, is_stopped: Callable[[], bool]) -> Any:
@@ -125,7 +126,7 @@ class RayHosts(Hosts):
     def end(self, call: str) -> None:
         """Stop a call immediately on this machine, within a second on others.
 
-        `ray.cancel` is not used: if a task ends meanwhile, Ray ends this process.
+        `ray.cancel` is not used, because Ray ends this process if a task ends at the same time.
         """
         starting.end(self.boot.name, call)
         if self._ray.is_initialized():
@@ -133,7 +134,7 @@ class RayHosts(Hosts):
             store._internal_kv_put(over(self.boot.name, call), b"")
 
     def close(self, call: str) -> None:  # noqa: ARG002
-        """Drop all tasks, after waiting shortly for those that are about to end."""
+        """Drop all tasks, after a short wait for those that are about to end."""
         end_at = time.monotonic() + END_S
         with suppress(Exception):  # Ray was shut down
             while self._tasks and (left_s := end_at - time.monotonic()) > 0:

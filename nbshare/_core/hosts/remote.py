@@ -1,4 +1,4 @@
-"""A block as a call of the agent's engine, and its progress as replies."""
+"""Runs a block as a call of the agent's engine, and reports its progress in replies."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ from nbshare._core.wire.threads import threads_per_worker
 
 
 class RemoteCall(Call):
-    """A call that runs a block, and describes its progress in replies."""
+    """A call that runs a block, and reports its progress in replies."""
 
     def error_of(self, what: Failure | Death, worker: object) -> BaseException:
-        """Return an error that carries the description."""
+        """Return an error that carries the description of a failure."""
         assert isinstance(worker, int)
         return ReportedError(what, worker)
 
     @cached_property
     def _given(self) -> npt.NDArray[np.bool_]:
-        """A flag for each item, True if a reply has it."""
+        """Flags of the items that are in earlier replies."""
         return np.zeros(self.board.n_items, np.bool_)
 
     def next_reply(self, *, is_last: bool) -> Reply:
@@ -68,11 +68,11 @@ class RemoteCall(Call):
         )
 
     def _new_states(self) -> npt.NDArray[np.uint8]:
-        """Return the states of items that are done and not yet in a reply."""
+        """Return the states of items that are done but not in an earlier reply."""
         page, results = self.board.page(0), self.results
         states = page.states()
         states[self._given] = NOT_DONE
-        # Logs and errors arrive after the states.
+        # Items whose logs or errors have not arrived yet are left for the next reply.
         logged = np.flatnonzero(states == IN_LOG)
         states[logged[~results.logs.has(page.index[0, logged])]] = NOT_DONE
         for i in np.flatnonzero(states == FAILED).tolist():
@@ -81,7 +81,7 @@ class RemoteCall(Call):
         return states
 
     def _cut_log(self, key: LogKey, index: Any) -> pickle.PickleBuffer:
-        """Return the part of a log with some entries, and let these count from its start."""
+        """Return the part of a log that contains entries, and make their offsets relative to it."""
         of_log = index[0] == key
         offsets = index[1, of_log]
         start = int(offsets.min())
@@ -116,7 +116,7 @@ def call_of(block: Block, common: Common, fixed: Placed, sources: bytes) -> Remo
         common.fixed,
         [fixed, place_bytes(bytes(block.contents))],
         block.sources,
-        n_threads=threads_per_worker(1, 1, context.environ),  # the cluster counts CPUs
+        n_threads=threads_per_worker(1, 1, context.environ),  # one, because the cluster counts CPUs
         first=block.first,
         make=RemoteCall,
     )
@@ -127,7 +127,7 @@ def call_of(block: Block, common: Common, fixed: Placed, sources: bytes) -> Remo
 
 
 def _context(common: Common, sources: bytes) -> Context:
-    """Return the settings of this host, with the client's settings that are valid on it."""
+    """Return the context of this host, with the client's settings where they apply."""
     context = current_context()
     path = [*common.settings["path"]]
     path += [folder for folder in context.path if folder not in path]
@@ -148,6 +148,6 @@ class _Printed(Prints):
 
 
 def host_name() -> str:
-    """Return the name of this host in messages."""
+    """Return the name of this host for messages."""
     part = os.environ.get("NBSHARE_HOST")
     return os.uname().nodename + (f"/{part}" if part else "")

@@ -1,10 +1,11 @@
 """Connects to the agent of a host, or starts it.
 
-The first carrier that binds the agent's name starts the agent. The name is one of Linux's abstract
-sockets, so it is free as soon as the agent ends, for any reason.
+The first carrier that binds the agent's name starts the agent. The name is that of an abstract
+socket of Linux, so it is free as soon as the agent ends, for any reason.
 
 The agent runs the client's nbshare. If the files of the host differ, the client sends its own once,
-as a zip file in memory, from which the agent and its workers import. The file ends with the agent.
+as a zip file in memory, from which the agent and its workers import. The file is freed when the
+agent ends.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ from typing import NamedTuple
 
 from .messages import send, user_of
 
-# The agent works for the whole host, so it is not a child of the process that starts it: Ray ends
-# children with its workers. It imports this nbshare even if the host has another.
+# The agent works for the whole host, so it is not a child of the process that starts it, because
+# Ray ends children with its workers. It imports this nbshare even if the host has another one.
 _AGENT = """
 import os, sys
 if os.fork():
@@ -42,17 +43,17 @@ main({fd})
 class Boot(NamedTuple):
     """The information with which a carrier finds or starts the agent of its host."""
 
-    name: str  # of the client's agents, one on each host
+    name: str  # name of the client's agents, one on each host
     versions: dict[str, str]
-    library: bytes  # the digest of nbshare's files
+    library: bytes  # digest of nbshare's files
 
 
 class LackingError(Exception):
-    """The host lacks the client's nbshare."""
+    """The host does not have the client's nbshare."""
 
 
 def end(name: str, call: str) -> None:
-    """End a call of a client in its agents on this machine, or the agents for ""."""
+    """End a call in the client's agents on this machine, or the agents if `call` is ""."""
     with suppress(OSError, AttributeError):  # other systems have no agents
         prefix = f"@nbshare-{os.getuid()}-{name}-"
         with open("/proc/net/unix") as file:
@@ -65,7 +66,10 @@ def end(name: str, call: str) -> None:
 
 
 def zipped(folder: str) -> bytes:
-    """Return the modules of nbshare's folder as a zip file. The same modules give the same file."""
+    """Return the modules of nbshare's folder as a zip file.
+
+    The same modules yield the same file.
+    """
     from zipfile import ZipFile, ZipInfo  # late, because few processes need it
 
     found = (os.path.join(at, file) for at, _, files in os.walk(folder) for file in files)
@@ -79,14 +83,14 @@ def zipped(folder: str) -> bytes:
 
 
 def digest_of(folder: str) -> bytes:
-    """Return a digest of the modules of nbshare's folder."""
+    """Return a digest of the modules in nbshare's folder."""
     import hashlib  # late, because it loads OpenSSL
 
     return hashlib.sha256(zipped(folder)).digest()
 
 
 def versions() -> Iterator[tuple[str, str]]:
-    """Yield the versions that must be the same, because pickles and arrays depend on them.
+    """Yield the versions that must be equal, because pickles and arrays depend on them.
 
     Raises
     ------
@@ -97,18 +101,18 @@ def versions() -> Iterator[tuple[str, str]]:
     try:
         import numpy as np
     except ImportError:
-        raise RuntimeError(f"host {socket.gethostname()} has no NumPy: install it there") from None
+        raise RuntimeError(f"host {socket.gethostname()} needs NumPy: install it there") from None
     yield "NumPy", np.__version__.partition(".")[0]
 
 
 def connect(boot: Boot, library: bytes | None) -> socket.socket:
-    """Connect to the agent of this host. Start it if it does not run."""
+    """Connect to the agent of this host. Start it if it is not running."""
     if sys.platform != "linux":
         raise RuntimeError(
-            f"host {socket.gethostname()} runs {sys.platform}, but hosts of nbshare need Linux: "
-            "use workers on Linux, for example in WSL 2"
+            f"host {socket.gethostname()} runs {sys.platform}, but hosts of nbshare need Linux. "
+            "Use workers on Linux, for example in WSL 2."
         )
-    # NBSHARE_HOST divides a machine into several hosts, as containers do.
+    # NBSHARE_HOST divides a machine into several hosts, like containers.
     name = f"\0nbshare-{os.getuid()}-{boot.name}-{os.environ.get('NBSHARE_HOST', '')}"
     while True:
         sock = socket.socket(socket.AF_UNIX)
@@ -121,7 +125,7 @@ def connect(boot: Boot, library: bytes | None) -> socket.socket:
             continue
         if not user_of(sock)[1]:
             sock.close()
-            raise RuntimeError("another user has taken the name of nbshare's agent")
+            raise RuntimeError("another user's process has the name of nbshare's agent")
         return sock
 
 
@@ -130,9 +134,9 @@ def _start(boot: Boot, name: str, library: bytes | None) -> None:
     host = f"host {socket.gethostname()}"
     for package, here in versions():
         if here != (wanted := boot.versions[package]):
-            raise RuntimeError(f"{host} has {package} {here} instead of {wanted}: install the same")
+            raise RuntimeError(f"{host} has {package} {here} instead of {wanted}: install {wanted}")
     if find_spec("cloudpickle") is None:
-        raise RuntimeError(f"{host} has no cloudpickle: install it there")
+        raise RuntimeError(f"{host} needs cloudpickle: install it there")
     own = find_spec("nbshare")
     folders = (own and own.submodule_search_locations) or ()
     path = next((os.path.dirname(f) for f in folders if digest_of(f) == boot.library), None)
@@ -150,7 +154,7 @@ def _start(boot: Boot, name: str, library: bytes | None) -> None:
         with os.fdopen(os.memfd_create("nbshare"), "wb") as file:
             file.write(library or b"")
             file.flush()
-            # Its workers are other processes, which open it through the agent.
+            # The agent's workers are other processes, which open the file through the agent.
             _launch(listener, f'f"/proc/{{os.getpid()}}/fd/{file.fileno()}"', file.fileno())
 
 
@@ -161,6 +165,6 @@ def _launch(listener: socket.socket, path: str, *fds: int) -> None:
         [sys.executable, "-P", "-c", _AGENT.format(path=path, numpy=numpy, fd=listener.fileno())],
         pass_fds=[listener.fileno(), *fds],
         stdin=subprocess.DEVNULL,
-        start_new_session=True,  # it serves all carriers of the host
+        start_new_session=True,  # because it serves all carriers of the host
     )
-    _thread.start_new_thread(agent.wait, ())  # it ends as soon as it has forked
+    _thread.start_new_thread(agent.wait, ())  # this process ends as soon as it has forked

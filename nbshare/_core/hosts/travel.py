@@ -1,4 +1,4 @@
-"""The parts of nbshare that travel to clusters: the task's modules, and the whole library."""
+"""The parts of nbshare that are sent to clusters: the task's modules, and the whole library."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from nbshare._core.engine.local import at_shutdown
 from nbshare._core.hosts import carrier, messages, starting
 from nbshare._core.system import processes
 
-running: set[str] = set()  # calls of this process
+running: set[str] = set()  # names of running calls of this process
 
 
 @cache
@@ -24,22 +24,22 @@ def traveller() -> carrier.Carry:
 
 @cache
 def library() -> bytes:
-    """Return this package, for hosts that lack it."""
+    """Return this package as a zip file, for hosts that do not have it."""
     return starting.zipped(PACKAGE)
 
 
-@cache  # it takes 10 ms
+@cache  # because it takes 10 ms
 def boot() -> starting.Boot:
-    """Return the information with which hosts find the agents of this process."""
+    """Return the information with which hosts find or start agents of this process."""
     versions = dict(starting.versions())
     return starting.Boot(secrets.token_hex(8), versions, starting.digest_of(PACKAGE))
 
 
 def _close() -> None:
-    """End the agents on this machine. Others end when they have been idle for a while."""
+    """End the agents on this machine. Others end after some idle time."""
     running.clear()
     starting.end(boot().name, "")
-    boot.cache_clear()  # so that no carrier connects to one that is about to end
+    boot.cache_clear()  # so that no carrier connects to an agent that is ending
 
 
 def _forget() -> None:

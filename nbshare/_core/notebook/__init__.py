@@ -1,8 +1,8 @@
 """The progress display of a run, and its plots.
 
-A run is seen only through its job (`Job`), and drawing happens only inside :meth:`Display.update`
-and :meth:`Display.close`, in the thread that waits for the run. A background job has a separate
-thread. A display that fails costs one warning, never the run.
+A display sees a run only through its job (`Job`). All drawing happens inside :meth:`Display.update`
+and :meth:`Display.close`, in the thread that waits for the run, or for a background job in a
+separate thread. A display that fails issues one warning, and the run continues.
 
 ``environment``  kernel, terminal or log, and the outputs of a cell
 ``marimo_cells`` the outputs of a cell of marimo
@@ -29,8 +29,8 @@ thread. A display that fails costs one warning, never the run.
     map_async ─► begin ─► places in the cell, and a thread: Display.update …  ─► last state
     job, in any cell ─► show ─► the same outputs once more, which change with the first
 
-A front end changes all outputs of one display id together. So a job that is shown in ten cells is
-drawn once, and a page gets its outputs back after a reload.
+A front end changes all outputs with the same display id together. So a job that is shown in ten
+cells is drawn only once, and a page gets its outputs back after a reload.
 """
 
 from __future__ import annotations
@@ -53,16 +53,16 @@ from nbshare.errors import DisplayWarning, users_line, warn_at_most
 
 NEVER_S = 3600.0  # "no need to call again soon", as a number that a wait accepts
 
-# A last frame that is interrupted after more than this time is not tried again, because a user's
-# function may draw for ever.
+# A last frame that was interrupted after more than this time is not tried again, because a user's
+# function may draw forever.
 _PATIENCE_S = 0.5
 
 
 class Drawer(Protocol):
-    """A part of the display that shows a job."""
+    """A part of the display, which shows a job."""
 
     def draw(self, *, final: bool) -> float:
-        """Show the present state. Return the seconds until the next call is due."""
+        """Show the current state. Return the seconds until the next call is due."""
 
 
 class Display:
@@ -80,9 +80,9 @@ class Display:
         self._live = live
         self._warned: set[Drawer] = set()
         self._due = dict.fromkeys(drawers, 0.0)  # on the monotonic clock
-        # Those that draw into a cell. Each shows an output of it.
+        # Outputs of the drawers that draw into a cell.
         self._outputs: list[KernelOutput] = [d.output for d in drawers if hasattr(d, "output")]
-        # A warning appears below the present cell, from any thread, at any time.
+        # With this context, warnings of any thread appear below the current cell.
         if drawers:
             self._context, self._line = contextvars.copy_context(), users_line()
 
@@ -96,13 +96,13 @@ class Display:
             output.reserve()
 
     def show_again(self) -> bool:
-        """Show all outputs in the running cell too. Return False if there are none."""
+        """Show all outputs in the running cell, too. Return False if there are none."""
         for output in self._outputs:
             output.show_again()
         return bool(self._outputs)
 
     def update(self) -> float:
-        """Redraw the parts that are due.
+        """Redraw the drawers that are due.
 
         Returns
         -------
@@ -147,7 +147,7 @@ class Display:
             self._due[drawer] = time.monotonic() + pause_s
 
     def _warn_of(self, drawer: Drawer, error: Exception, what: str) -> None:
-        """Warn once of an error in a drawer."""
+        """Warn of the first error of a drawer."""
         if drawer in self._warned:
             return
         self._warned.add(drawer)
@@ -160,7 +160,7 @@ class Display:
 
 
 def check_display(progress: Any, plot: Any) -> None:
-    """Refuse a bad ``progress=`` or ``plot=`` before anything is started.
+    """Raise if ``progress=`` or ``plot=`` is invalid, before anything starts.
 
     Parameters
     ----------
@@ -182,9 +182,8 @@ def check_display(progress: Any, plot: Any) -> None:
     )
     if not (progress is None or isinstance(progress, bool | str) or is_bar_class):
         raise TypeError(
-            f"progress={progress!r} is not allowed: pass None (shown when a person is looking), "
-            "True, False, a label, or a tqdm class (the class itself, with the methods update and "
-            "close)"
+            f"progress={progress!r} is not allowed: pass None (shown in a notebook or a terminal), "
+            "True, False, a label, or a tqdm class (the class itself, not an object)"
         )
     as_plots(plot)
 
@@ -192,7 +191,7 @@ def check_display(progress: Any, plot: Any) -> None:
 def open_display(
     job: Job, *, progress: Any = None, plot: Any = None, in_background: bool = False
 ) -> Display:
-    """Choose how and where to show a job.
+    """Choose where and how to show a job. Return the display.
 
     Parameters
     ----------
@@ -206,16 +205,16 @@ def open_display(
     Returns
     -------
     Display
-        Update it while waiting, and close it at the end. Nothing is drawn before that.
+        The display, which draws nothing until it is updated. Close it at the end.
     """
-    if is_worker() or (progress is False and plot is None):  # no bar within a bar
+    if is_worker() or (progress is False and plot is None):  # a worker shows no bar inside a bar
         return Display(())
     place = surroundings()
-    if place == "marimo" and in_background:  # where only the thread of a cell shows anything
+    if place == "marimo" and in_background:  # where only the thread of a cell can show anything
         return Display(())
     is_notebook = place in ("kernel", "marimo")
     drawers: list[Drawer] = []
-    # Imported only to draw, so that `import nbshare` and a run without display stay light.
+    # Imported only to draw, so that `import nbshare` and runs without a display are quick.
     if place != "log" if progress is None else progress is not False:
         from nbshare._core.notebook import bar, row
 
@@ -244,10 +243,10 @@ def open_display(
 
 @cache
 def _tell_of_no_plot() -> None:
-    """Warn once in a process, because a script may make many calls."""
+    """Warn once per process, because a script may make many calls."""
     warn_at_most(
-        "plot= is shown in a notebook only, so this run continues without a plot. Draw the results "
-        "that the run returns, or leave out plot=.",
+        "plot= is shown only in a notebook, so this run continues without a plot. Draw the results "
+        "that the run returns, or remove plot=.",
         DisplayWarning,
     )
 
@@ -262,18 +261,18 @@ class Showing:
 
     Notes
     -----
-    Safe from any thread. It holds a reference to its job only while the job runs.
+    Thread-safe. It holds a reference to its job only while the job runs.
     """
 
     def __init__(self, plot: Any) -> None:
         self._plot = plot
         self._cell: int | None = None  # the cell of a call that runs in the background
-        self._was_begun = False  # and showed something
-        self._live: list[Display] = []  # the last one is shown again
+        self._was_begun = False  # whether `begin` showed something
+        self._live: list[Display] = []  # the last of these is shown again
         self._lock = threading.RLock()  # a plot function may wait for its job
 
     def begin(self, job: Job, progress: Any) -> None:
-        """Show a job that is about to begin, as ``progress=`` and ``plot=`` specify."""
+        """Show a job that is about to begin, according to ``progress=`` and ``plot=``."""
         if surroundings() == "kernel":
             self._cell = cell_number()
         elif progress is None:
@@ -281,7 +280,10 @@ class Showing:
         self._was_begun = self._draw(job, progress)
 
     def show(self, job: Job) -> bool:
-        """Show the job in the running cell. Return False if there is no cell, or no need."""
+        """Show the job in the running cell.
+
+        Return False without a kernel, or if it is not shown.
+        """
         if surroundings() != "kernel":
             return False
         with self._lock:
@@ -294,7 +296,7 @@ class Showing:
         return True
 
     def explore(self, job: Job, **options: Any) -> None:
-        """Show the results one at a time, with the labels of the job's own plot."""
+        """Explore the results of a job, with the labels of the job's own plot."""
         from nbshare._core.notebook.explore import explore
 
         own = as_plots(self._plot)
@@ -309,7 +311,7 @@ class Showing:
                 self._live.pop().close()
 
     def _draw(self, job: Job, progress: Any) -> bool:
-        """Draw the job in the running cell, and follow it. Return False if no display is wanted."""
+        """Draw the job in the running cell, and follow it. Return False if nothing is shown."""
         display = open_display(job, progress=progress, plot=self._plot, in_background=True)
         if not display:
             return False

@@ -1,7 +1,7 @@
-"""The progress of a run in words: a tqdm bar in a terminal, a line now and then in a log.
+"""The progress of a run in words: a bar in a terminal, or lines in a log.
 
-The arithmetic (smoothed rate, time left, formatting) is tqdm's. If the number of items is unknown,
-there is neither a percentage nor a time left.
+The arithmetic (smoothed rate, time left, formatting) is that of tqdm. If the number of items is
+unknown, neither a percentage nor a time left is shown.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ LIVE: tuple[JobState, ...] = ("starting", "running")
 
 _TERMINAL_INTERVAL_S = 0.1
 _LONG_S = 600.0  # a longer run shows the time of its end
-_EARLY_S = 2.0  # after the beginning, and after the first result
-SHORTEST_S = 0.1  # a rate over a shorter time is noise
+_EARLY_S = 2.0  # after the start, and after the first result, no time left is shown
+SHORTEST_S = 0.1  # a rate over less time is noise
 _LOG_INTERVAL_S = 10.0
 _LOG_SILENCE_S = 300.0  # a long run writes a line at least this often
 
 
 class Speed:
-    """The speed of a job, with tqdm's smoothing."""
+    """The speed of a job, smoothed as in tqdm."""
 
     def __init__(self, job: Job) -> None:
         self._job = job
@@ -38,7 +38,7 @@ class Speed:
         self._results, self._seconds = EMA(), EMA()
 
     def count(self) -> int:
-        """Count the results since the previous call. Return the total number."""
+        """Count the results since the previous call. Return the total number of results."""
         n_done, now = self._job.n_done, time.monotonic()
         if n_done > self._counted:
             self._first_at = min(self._first_at, now)
@@ -46,7 +46,7 @@ class Speed:
             self._seconds(now - self._counted_at)
             self._counted, self._counted_at = n_done, now
         elif self._job.state == "starting":
-            self._counted_at = now  # the workers' start tells nothing about their speed
+            self._counted_at = now  # the start of workers does not count
         return n_done
 
     @property
@@ -57,9 +57,9 @@ class Speed:
 
     @property
     def left_s(self) -> float | None:
-        """Seconds to the end at the present rate, or None if unknown.
+        """Estimated seconds to the end, or None if unknown.
 
-        The first results, and the first result of a new worker, say little.
+        The first results, and the first result of a new worker, are not representative.
         """
         job, now = self._job, time.monotonic()
         is_early = job.elapsed_s < _EARLY_S or (
@@ -71,7 +71,7 @@ class Speed:
 
 
 class Words(NamedTuple):
-    """A job's state in words."""
+    """The state of a job, in words."""
 
     state: str
     items: str
@@ -82,12 +82,12 @@ class Words(NamedTuple):
 
 
 def describe(job: Job, speed: Speed, *, timed: bool = True) -> Words:
-    """Put a job's state into words.
+    """Return the state of a job in words.
 
     Parameters
     ----------
     job, speed
-        The job and its clock.
+        The job, and its measured speed.
     timed
         Whether to include figures that differ from run to run (seconds, rates).
     """
@@ -100,12 +100,12 @@ def describe(job: Job, speed: Speed, *, timed: bool = True) -> Words:
             return Words(words, "no items", [])
         timing = _lasted(job, "in")
         n_new = n_done - job._run.n_restored
-        if n_new and job.elapsed_s >= SHORTEST_S:  # otherwise it was over before the first look
+        if n_new and job.elapsed_s >= SHORTEST_S:  # otherwise the time is too short
             timing += f" ({_rate(n_new / job.elapsed_s)})"
         stored = [f"{n:,} stored before"] if (n := job._run.n_restored) else []
         details = [timing, *stored] if timed else []
         return Words(words, count, [*details, *_retried(job), *_remarks(job)])
-    details = [] if n is None else [f"{100 * n_done // max(n, 1)} %"]  # 100 when all is done
+    details = [] if n is None else [f"{100 * n_done // max(n, 1)} %"]  # 100 only when all is done
     if timed and state in LIVE:
         details += _timing(job, speed)
     elif timed:
@@ -124,20 +124,20 @@ def describe(job: Job, speed: Speed, *, timed: bool = True) -> Words:
 
 
 def _remarks(job: Job) -> list[str]:
-    """Return remarks about the results of a finished run."""
+    """Return remarks on the results of a finished run."""
     none = ["the results are None"] if job._run.gave_none() else []
     enough = ["enough for until="] if job._is_enough else []
     return none + enough + [COUNTING] * (job._is_enough and job._has_gaps)
 
 
 def _retried(job: Job) -> list[str]:
-    """Return how many items were retried, because a run that needs retries needs attention."""
+    """Return the number of retried items, in words, because it needs attention."""
     n = len(job._run.retried())
     return [f"{n:,} retried"] if n else []
 
 
 def _lasted(job: Job, word: str) -> str:
-    """Return how long a finished run has lasted."""
+    """Return how long a finished run took, in words."""
     is_short = job.elapsed_s < SHORTEST_S
     return f"in under {SHORTEST_S} s" if is_short else f"{word} {duration(job.elapsed_s)}"
 
@@ -152,7 +152,7 @@ def _timing(job: Job, speed: Speed) -> list[str]:
 
 
 def _ready(job: Job, speed: Speed) -> list[str]:
-    """Return the time of a long run's end, on the kernel's clock, with the day if not today."""
+    """Return the time when a long run will end, with the day if it is not today."""
     left_s = speed.left_s or 0.0
     if left_s < 60 or job.elapsed_s + left_s < _LONG_S:
         return []
@@ -163,14 +163,14 @@ def _ready(job: Job, speed: Speed) -> list[str]:
 
 
 def _fitting(job: Job) -> list[str]:
-    """Return how many workers fit into memory, if not all fit."""
+    """Return how many workers fit into memory, in words, if not all fit."""
     if (fit := job._run.fit()) is None:
         return []
     return [f"{fit.n} of {counted(job.n_workers, 'worker')}: {fit.each / 1e9:.1f} GB each"]
 
 
 def _loading(job: Job) -> list[str]:
-    """Return for how long a worker has been loading the function, from a second on."""
+    """Return how long a worker has been loading the function, in words, if at least a second."""
     if job._run.loading_s() < 1:
         return []
     return [f"loading for {duration(int(job._run.loading_s()))}"]
@@ -187,7 +187,7 @@ def stage_lines(job: Job) -> list[str]:
 
 
 class Bar:
-    """A bar of a tqdm class, used as ``cls(total=n, desc=label)``, ``update`` and ``close``."""
+    """A bar of a tqdm class, used by ``cls(total=n, desc=label)``, ``update`` and ``close``."""
 
     def __init__(self, job: Job, bar_class: Callable[..., Any]) -> None:
         self._job, self._bar_class = job, bar_class
@@ -195,7 +195,7 @@ class Bar:
         self._told = 0
 
     def draw(self, *, final: bool) -> float:
-        """Update the bar with new results, and close it at the end."""
+        """Update the bar with new results. Close it at the end."""
         if self._bar is None:
             self._bar = self._bar_class(total=self._job.n_items, desc=self._job.label or None)
         new = self._job.n_done - self._told
@@ -208,14 +208,14 @@ class Bar:
 
 
 class TerminalBar(Bar):
-    """A plain tqdm bar. If the run ends early, it stays at its last count, with the reason."""
+    """A plain tqdm bar. If the run ends early, it shows the reason."""
 
     def __init__(self, job: Job) -> None:
-        # Every update is drawn, but the display limits how often.
+        # Every update is drawn, because the display limits their rate.
         options: dict[str, Any] = {"miniters": 1, "mininterval": 0, "dynamic_ncols": True}
-        # Stored results say nothing about the rate.
+        # Stored results do not count for the rate.
         options["initial"] = n_stored = job.n_done
-        # Failures follow the count, because a narrow terminal cuts the end.
+        # Failures follow the count, because a narrow terminal cuts off the end.
         if job.n_items:
             line = "{l_bar}{bar}| {n:,}/{total:,}{failed} [{elapsed}<{remaining}, "
         else:
@@ -225,7 +225,7 @@ class TerminalBar(Bar):
         self._told, self._speed = n_stored, Speed(job)
 
     def draw(self, *, final: bool) -> float:
-        """Redraw the bar with details. At the end list the stages below it."""
+        """Redraw the bar with details. At the end, list the stages below it."""
         job, pause_s = self._job, super().draw(final=False)
         if n_failed := len(job.errors):
             self._bar.failed = f", {n_failed:,} failed"
@@ -247,7 +247,7 @@ class TerminalBar(Bar):
 class _JobTqdm(tqdm):  # type: ignore[misc]  # tqdm is not typed
     """tqdm with a label of at most a third of the line, and without a monitor thread.
 
-    This bar is refreshed by hand.
+    `TerminalBar` refreshes it.
     """
 
     monitor_interval = 0
@@ -255,7 +255,7 @@ class _JobTqdm(tqdm):  # type: ignore[misc]  # tqdm is not typed
 
     @property
     def format_dict(self) -> dict[str, Any]:
-        """The figures for a line."""
+        """The values for the format of a line."""
         figures: dict[str, Any] = super().format_dict
         if (width := figures["ncols"]) and len(figures["prefix"]) > width // 3:
             figures["prefix"] = cut(figures["prefix"], max(0, width // 3 - 1))
@@ -263,7 +263,7 @@ class _JobTqdm(tqdm):  # type: ignore[misc]  # tqdm is not typed
 
 
 class LogLines:
-    """Plain lines on stderr, now and then, and one at the end."""
+    """Plain lines on stderr, at intervals, and one at the end."""
 
     def __init__(self, job: Job) -> None:
         self._job = job
@@ -271,7 +271,7 @@ class LogLines:
         self._told_at, self._told = time.monotonic(), job.n_done
 
     def draw(self, *, final: bool) -> float:
-        """Write a line if 10 s and 10 % have passed since the last one, or 5 minutes."""
+        """Write a line after 10 s if 10 % more items are done, else after 5 minutes."""
         n_done, since_s = self._speed.count(), time.monotonic() - self._told_at
         step = max(1, (self._job.n_items or 0) / 10)
         a_good_step = since_s >= _LOG_INTERVAL_S and n_done - self._told >= step
@@ -293,7 +293,7 @@ def _rate(rate: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Format seconds, as a float with one decimal, and from a minute on as 01:05."""
+    """Format seconds: floats with one decimal, and from one minute on as 01:05."""
     if seconds >= 60:
         return str(tqdm.format_interval(seconds))
     return f"{seconds:.1f} s" if isinstance(seconds, float) else f"{seconds} s"

@@ -1,4 +1,4 @@
-"""``plot="line"``, results against the items, and ``plot="hist"``, a histogram."""
+"""Draws ``plot="line"``, results against the items, and ``plot="hist"``, a histogram."""
 
 from __future__ import annotations
 
@@ -44,37 +44,38 @@ from nbshare._core.notebook.values import (
     write_whole,
 )
 
-# Okabe and Ito's colours, which the colour-blind can tell apart. The light ones are darker here, so
-# that all have a contrast of 3 on white and on black. Each line has its own marker.
+# The colours of Okabe and Ito, which colour-blind people can tell apart. Light ones are darkened,
+# so that all have a contrast of 3 on white and on black. Each line has its own marker.
 _COLOURS = "#0072B2", "#C07F00", "#009E73", "#D55E00", "#2E93CF", "#C66FA0", "#968A00", "#888888"
 _MARKERS = "osD^vPX*"
-_EDGES = "#003B5C"  # of bars, darker than the bars, as the page may be white or black
+_EDGES = "#003B5C"  # of bars. Darker than the bars, because the page may be white or black
 
-# From blue to brown, for values in order, with the same contrast.
+# From blue to brown, for ordered values, with the same contrast.
 _HUES = LinearSegmentedColormap.from_list(
     "hues", ["#0072B2", "#7A68C8", "#B85AA0", "#D05A5A", "#C06A00"]
 )
 _KEY: dict[str, Any] = {"frameon": False, "labelcolor": GREY, "handlelength": 1}
 _KEY |= {"handletextpad": 0.5, "columnspacing": 1, "alignment": "left"}
-_MAX_KEY = 10  # lines of values of a grid. More have a colour bar
-_SHARE_ABOVE = 0.5  # of the width, next to the title
-MAX_LINES = 8  # more could not be told apart, so their mean is drawn
-_MAX_MARKERS = 100  # of a line. On longer ones only single points have one, as no line shows them
-_MAX_POINTS = 2000  # more than the plot has pixels in a row
+_MAX_KEY = 10  # most lines with a legend. More lines have a colour bar
+_SHARE_ABOVE = 0.5  # share of the width for a legend next to the title
+MAX_LINES = 8  # of more lines, the mean is drawn, because they could not be told apart
+_MAX_MARKERS = 100  # of a line. On longer lines, only single points have a marker
+_MAX_POINTS = 2000  # more than the plot has columns of pixels
 
-# NaN and infinities, which no line shows: a test, a marker, and the edge of the axes for it.
+# NaN and infinities, which no line can show: a test, a marker, and the edge of the axes for the
+# marker.
 _ODD: Any = (np.isnan, "x", 0), (np.isposinf, "^", 1), (np.isneginf, "v", 0)
 
-_MAX_VALUES = 2**20  # in a histogram. Of more, a sample is counted
+_MAX_VALUES = 2**20  # most values in a histogram. Of more, a sample is counted
 _MAX_BINS = 100
-_MOST_EDGED = 60  # bars that have edges, as more would be too narrow
-_MAX_WHOLE = 60  # integers in a smaller range get a bar each
+_MOST_EDGED = 60  # most bars with edges, because more would be too narrow
+_MAX_WHOLE = 60  # integers in a smaller range get one bar each
 
 
 class LinePainter(Painter):
-    """Draws lines against the items if these are numbers or dates."""
+    """Draws results as lines, against the items if these are numbers or dates."""
 
-    _hue: tuple[str, NDArray[Any]] | None = None  # an axis of a grid, a line for each value
+    _hue: tuple[str, NDArray[Any]] | None = None  # an axis of a grid, with a line for each value
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -100,7 +101,7 @@ class LinePainter(Painter):
             self._name_hue(*self._hue)
         elif self._hue is None and width > 1:
             whole = plot._of or "result"
-            word = whole if width < 4 else ""  # more have no room next to the title
+            word = whole if width < 4 else ""  # more names have no room next to the title
             title, named_by_axis = self._named_by_axis(width)
             names = names or named_by_axis
             names = names or [f"{whole}[0]", *(f"{word}[{k}]" for k in range(1, width))]
@@ -118,18 +119,18 @@ class LinePainter(Painter):
 
     @property
     def ends(self) -> tuple[float, float]:
-        """The least and the greatest value so far, ``inf`` and ``-inf`` if there are no values."""
+        """The smallest and the largest value so far, ``inf`` and ``-inf`` if there are none."""
         return extremes(self._numbers)[:2]
 
     def _named_by_axis(self, width: int) -> tuple[str, list[str]]:
-        """Return the name of the only axis of a result and the texts of its values, if any."""
+        """Return name and values, as texts, of the only axis of a result, if it has one."""
         axes = self._reader.axes
         if len(axes) != 1 or axes[0].values is None or len(axes[0].values) != width:
             return "", []
         return axes[0].name, names_of(axes[0].values)
 
     def _looks(self, width: int) -> list[tuple[Any, str]]:
-        """Return the colour and the marker of each line."""
+        """Return colour and marker of each line."""
         if self._hue is None:
             return list(zip(_COLOURS, _MARKERS, strict=True))[:width]
         _, values = self._hue
@@ -139,14 +140,14 @@ class LinePainter(Painter):
         return list(zip(_HUES(np.linspace(0, 1, len(values))), markers, strict=False))
 
     def _name_hue(self, name: str, values: NDArray[Any]) -> None:
-        """Name the value of a grid's second axis for each line."""
+        """Show which value of a grid's second axis each line has."""
         if len(values) <= _MAX_KEY:
             self._draw_key(names_of(values), name)
         else:
             self._draw_bar(self._axes.figure, cax=self._axes.inset_axes((1.03, 0, 0.035, 1)))
 
     def draw_key_of_all(self, figure: Any, axes: list[Any]) -> None:
-        """Draw the legend or colour bar of a grid's second axis for all panels of a plot."""
+        """Draw the legend or colour bar of a grid's second axis for all panels."""
         if self._hue is None:
             return
         name, values = self._hue
@@ -167,7 +168,7 @@ class LinePainter(Painter):
         write_names(bar.ax.yaxis, names_of(values))
 
     def _draw_key(self, names: list[str], title: str = "") -> None:
-        """Name the lines, above the axes if there is room, otherwise next to them."""
+        """Draw a legend, above the axes if there is room, otherwise next to them."""
         look = {**_KEY, "fontsize": points(9), "title_fontsize": points(9)}
         n_above = sum(map(len, names)) + 3 * len(names)
         if n_above > _SHARE_ABOVE * room_of(self._axes.xaxis) or title:
@@ -180,19 +181,19 @@ class LinePainter(Painter):
 
     @property
     def _table(self) -> tuple[NDArray[np.bool_], Floats]:
-        """Flags and numbers, a row for each x value and a column for each line."""
+        """Flags and values, with a row for each x value and a column for each line."""
         width = 1 if self._hue is None else len(self._hue[1])
         there = self.taken.reshape(-1, width)[self._order]
         return there, self._numbers.reshape(len(there), -1)[self._order]
 
     def _choose_places(self, width: int) -> Coordinates:
-        """Return the places of the items, the user's first, and store a second axis of a grid."""
+        """Return the x values of the items: the user's, a grid's, or those of the items."""
         plot, coords = self._plot, [*self._plot._coords.items()]
         if plot.x is not None:
             if len(plot.x) != self._n:
                 raise CannotDrawError(
-                    f"LivePlot(x=...) has {len(plot.x)} values, but there are {self._n} items: "
-                    "pass one value per item. The run continues without this plot."
+                    f"LivePlot(x=...) has {len(plot.x)} values, but there are {self._n} items. "
+                    "Pass one value per item. The run continues without this plot."
                 )
             return of_array(plot.x, "input")
         if 0 < len(coords) <= (2 if width == 1 else 1):
@@ -201,7 +202,7 @@ class LinePainter(Painter):
         return of_items(self._inputs, self._n) or index(self._n, "item")
 
     def _place(self, places: Coordinates) -> None:
-        """Prepare the x axis."""
+        """Prepare the x axis for places."""
         plot, self._places = self._plot, places
         write_label(self._axes.xaxis, places.title(plot.xlabel, plot.xunit))
         places.write(self._axes.xaxis)
@@ -219,7 +220,7 @@ class LinePainter(Painter):
         self._axes.set_xlim(self._places.unscaled(np.array([low - margin, high + margin])))
 
     def show_done(self) -> None:
-        """Show the part of the x axis that has results, because no more will arrive."""
+        """Limit the x axis to the results, because no more will arrive."""
         self._show_x(self._x[self._table[0].any(axis=1)])
 
     def _add(self, items: NDArray[np.intp], rows: NDArray[Any]) -> None:
@@ -229,7 +230,7 @@ class LinePainter(Painter):
         self._numbers[items] = self._positive(numbers)
 
     def _reduced(self, rows: NDArray[Any]) -> NDArray[Any]:
-        """Return one number for each row, from the values that are not NaN."""
+        """Return one number for each line of each row, without NaN."""
         how = self._plot.reduction
         if how == "last":
             return rows[..., -1]
@@ -244,12 +245,12 @@ class LinePainter(Painter):
         return np.where(n_nan < n, reduced, np.nan)
 
     def begin_anew(self, limits: tuple[float, float] | None) -> None:
-        """Read all results again, and show them on a scale with these limits."""
+        """Prepare to read all results again, and show them on a scale with these limits."""
         super().begin_anew(limits)
         self._n_left_out = 0
 
     def show(self, *, final: bool) -> str:  # noqa: ARG002
-        """Show the values read so far. Return a text about them."""
+        """Show the values read so far. Return a remark about them."""
         there, numbers = self._table
         is_finite = np.isfinite(numbers)
         finite = numbers[is_finite]
@@ -285,7 +286,7 @@ class LinePainter(Painter):
         is_there = np.broadcast_to(there, numbers.shape)
         x, values = self._x, numbers.T
         along = Along(x, x, x, names=self._places.names)
-        if len(x) > 2 * _MAX_POINTS:  # the lowest and the highest of some
+        if len(x) > 2 * _MAX_POINTS:  # the lowest and the highest of several points
             width = math.ceil(len(x) / _MAX_POINTS)
             firsts = np.arange(0, len(x), width)
             lasts = np.append(firsts[1:], len(x)) - 1
@@ -307,7 +308,7 @@ class TrendPainter(LinePainter):
     """Draws the result of ``reduce=`` against the number of items in it."""
 
     def follow(self, results: list[tuple[int, Any]], n_items: int | None) -> None:
-        """Draw the results after some numbers of items, of `n_items` if that is known."""
+        """Draw the results after some numbers of items, of `n_items` if known."""
         n, values = zip(*results, strict=True)
         part = read(self._plot, self._reader, list(values), np.arange(len(values)))
         self._place(Coordinates(np.asarray(n, float), "items", kind="i", is_index=True))
@@ -318,7 +319,7 @@ class TrendPainter(LinePainter):
 
 
 def is_trend(plot: LivePlot, result: Any) -> bool:
-    """Whether the result of ``reduce=`` is a few numbers, drawn against the number of items."""
+    """Whether results of ``reduce=`` are a few numbers, to draw against the number of items."""
     shown = result if plot.value is None else plot.value(result)
     if (parts := parts_of(shown)) is not None:
         return all(is_number(part) or is_missing(part) for part in parts.values())
@@ -326,7 +327,7 @@ def is_trend(plot: LivePlot, result: Any) -> bool:
 
 
 def n_lines(shape: tuple[int, ...], names: Sequence[str]) -> int:
-    """Return the number of lines for results of a shape, with or without names of their parts."""
+    """Return the number of lines for results of a shape, whose parts may have names."""
     if 0 < len(names) <= MAX_LINES:
         return len(names)
     n = math.prod(shape)
@@ -334,21 +335,21 @@ def n_lines(shape: tuple[int, ...], names: Sequence[str]) -> int:
 
 
 def is_single(y: Floats) -> NDArray[np.bool_]:
-    """Return which points have no neighbour to draw a line to."""
+    """Return flags of points that have no neighbour to draw a line to."""
     there = np.pad(np.isfinite(y), 1)
     single: NDArray[np.bool_] = there[1:-1] & ~there[:-2] & ~there[2:]
     return single
 
 
 def apart(x: Floats) -> Floats:
-    """Return, of many places, those that a plot can show next to each other."""
+    """Return some of many places, such that a plot can show them next to each other."""
     x = x[np.isfinite(x)]
     width = np.ptp(x) / _MAX_POINTS if x.size else 0
     return x[np.unique(np.round(x / width), return_index=True)[1]] if width else x[:1]
 
 
 def thinned(x: Floats, y: Floats) -> tuple[Floats, Floats]:
-    """Return the highest and the lowest of many points, which look the same as all points."""
+    """Return the highest and lowest of many points, which look the same as all of them."""
     if len(x) <= 2 * _MAX_POINTS:
         return x, y
     width = math.ceil(len(x) / _MAX_POINTS)
@@ -362,7 +363,7 @@ def thinned(x: Floats, y: Floats) -> tuple[Floats, Floats]:
 
 
 class HistPainter(Painter):
-    """Draws a histogram that grows."""
+    """Draws a histogram of the values so far."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -395,17 +396,17 @@ class HistPainter(Painter):
         self._numbers[items] = sampled(rows, self._n_each, seed=int(items[0]))
 
     def begin_anew(self, limits: tuple[float, float] | None) -> None:
-        """Read all results again, and show them on a scale with these limits."""
+        """Prepare to read all results again, and show them on a scale with these limits."""
         super().begin_anew(limits)
         self._low, self._high, self._n_odd = math.inf, -math.inf, 0
 
     @property
     def ends(self) -> tuple[float, float]:
-        """The least and the greatest value so far, ``inf`` and ``-inf`` if there are no values."""
+        """The smallest and the largest value so far, ``inf`` and ``-inf`` if there are none."""
         return self._low, self._high
 
     def show(self, *, final: bool) -> str:  # noqa: ARG002
-        """Show the values read so far. Return a text about them."""
+        """Show the values read so far. Return a remark about them."""
         self._counted = None
         if (categories := self.categories) is not None:
             write_names(self._axes.xaxis, categories)
@@ -454,7 +455,7 @@ class HistPainter(Painter):
             low, high = max(low, self._low), min(high, self._high)
         counted = np.log10(inside) if self._is_log else inside
         n_bins = self._plot.bins or (auto_bins(counted) if inside.size else 1)
-        if is_whole and self._plot.bins is None:  # all bars of as many numbers
+        if is_whole and self._plot.bins is None:  # all bars contain the same number of integers
             first, n = math.ceil(low), max(math.floor(high) - math.ceil(low) + 1, 1)
             each = 1 if high - low < _MAX_WHOLE else -(-n // n_bins)
             return first + each * np.arange(-(-n // each) + 1) - 0.5
@@ -462,8 +463,8 @@ class HistPainter(Painter):
 
 
 def auto_bins(finite: Floats) -> int:
-    """Return how many bins NumPy's "auto" makes, the larger of two well-known numbers."""
-    # With an outlier, NumPy itself would make the edges of billions of bins.
+    """Return the number of bins of NumPy's "auto", the larger of two common rules."""
+    # Computed here, because with an outlier, NumPy would create billions of bins.
     by_sturges = math.log2(finite.size) + 1
     middle = np.subtract(*np.percentile(finite, (75, 25)))
     by_spread = np.ptp(finite) * finite.size ** (1 / 3) / (2 * middle) if middle else 0.0

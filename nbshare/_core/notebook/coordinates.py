@@ -1,4 +1,4 @@
-"""Places of items and pixels on an axis: numbers, dates, durations or names, even or uneven."""
+"""Places of items and pixels along an axis: numbers, dates, durations or names, even or uneven."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ from nbshare._core.notebook.values import (
 
 _MOST_UNEVEN = 3.0  # the largest step on a log axis, in units of the smallest one
 _DECADE = 10.0
-_MOST_WRITTEN = 12  # values that are ticks
-_MOST_UNITS = 100  # of a duration, before a larger unit is used
+_MOST_WRITTEN = 12  # most values that are shown as ticks
+_MOST_UNITS = 100  # of a duration. For more, a larger unit is used
 _LINE = 0.04  # the height of a line of text, in units of the axis
 
 
@@ -43,15 +43,15 @@ class Coordinates:
     Attributes
     ----------
     values
-        One value for each place, in the unit of the axis, for dates in Matplotlib's days.
+        One value for each place, in the unit of the axis, or in days of Matplotlib for dates.
     label, unit, zone
         The name, unit and time zone of the values.
     names
-        Names of values that are not numbers. Their places are 0, 1, 2, …
+        Names of values that are not numbers. Their places are 0, 1, 2, ...
     kind
-        NumPy's letter: M for dates, i for whole numbers.
+        The kind of the dtype: M for dates, i for integers, and so on.
     is_index
-        Whether the places are only numbered.
+        Whether the places are only indices.
     """
 
     values: Floats
@@ -89,7 +89,7 @@ class Coordinates:
 
     @property
     def ends(self) -> tuple[float, float]:
-        """Where the first pixel begins and the last one ends, on the scale of the axis."""
+        """The start of the first pixel and the end of the last one, on the scale of the axis."""
         first, last = self.scaled(self.values[:2]), self.scaled(self.values[-2:])
         if len(first) == 1:
             return float(first[0]) - 0.5, float(first[0]) + 0.5
@@ -97,31 +97,31 @@ class Coordinates:
 
     @property
     def edges(self) -> Floats:
-        """Where pixels begin and end, on the scale of the axis, halfway between the values."""
+        """The edges of pixels, halfway between the values, on the scale of the axis."""
         places = self.scaled(self.values)
         return np.concatenate([self.ends[:1], (places[1:] + places[:-1]) / 2, self.ends[1:]])
 
     def scaled(self, values: Any) -> Any:
-        """Return values on the scale of the axis, their logarithms or the values themselves."""
+        """Return values on the scale of the axis: their logarithms, or the values themselves."""
         return np.log10(values) if self.is_log else values
 
     def unscaled(self, places: Any) -> Any:
-        """Return the values at places on the scale of the axis."""
+        """Return the values of places on the scale of the axis."""
         return 10.0**places if self.is_log else places
 
     def along(self, edges: Floats, firsts: Any, lasts: Any, label: str = "") -> Along:
-        """Return cells between edges on the scale of the axis, of these values each."""
+        """Return the cells between `edges`, which are on the scale of the axis."""
         first, last = self.values[firsts], self.values[lasts]
         return Along(self.unscaled(edges), first, last, label, self.names)
 
     def title(self, label: str, unit: str) -> str:
-        """Return the label of the axis, the user's first."""
+        """Return the label of the axis. That of the user has precedence."""
         return named(label or self.label, unit or self.unit or name_of(self.zone))
 
     def write(self, axis: Axis) -> None:
         """Choose the scale and the ticks of an axis.
 
-        Uneven values, and a single one, are the ticks if there is room for their names.
+        A single value, and uneven ones, become the ticks if there is room for their names.
         """
         if self.is_index and len(self.values) == 1:
             axis.set_ticks([])
@@ -144,7 +144,7 @@ class Coordinates:
                 write_whole(axis)
 
     def _have_room(self, axis: Axis, names: list[str]) -> bool:
-        """Whether values can be written next to each other."""
+        """Whether there is room to write all values."""
         places = self.scaled(self.values)
         order = np.argsort(places)
         steps = np.diff(places[order]) / (np.ptp(places) or 1)
@@ -162,7 +162,7 @@ def index(n: int, label: str = "", step: float = 1.0, start: float = 0.0) -> Coo
 
 
 def of_array(values: NDArray[Any], label: str = "", reader: Reader | None = None) -> Coordinates:
-    """Return numbers, dates or durations as coordinates, with the unit and zone of their reader."""
+    """Return coordinates of numbers, dates or durations, with the unit and zone of their reader."""
     unit, kind = reader.unit if reader else "", values.dtype.kind
     floats = as_floats(values)
     if kind == "m":
@@ -172,7 +172,7 @@ def of_array(values: NDArray[Any], label: str = "", reader: Reader | None = None
 
 
 def of_axis(name: str, values: NDArray[Any]) -> Coordinates:
-    """Return the values of an axis of a grid, as names if they are not numbers."""
+    """Return coordinates of a grid's axis. Values that are not numbers are names."""
     found = _read(values, len(values))
     if isinstance(found, tuple):
         return of_array(found[0], name, found[1])
@@ -180,7 +180,7 @@ def of_axis(name: str, values: NDArray[Any]) -> Coordinates:
 
 
 def of_sorted_axis(name: str, values: NDArray[Any]) -> Coordinates:
-    """Return the values of an axis for an image, in which unsorted values are names, too."""
+    """Return coordinates of an image's axis. Values that are unsorted or not numbers are names."""
     places = of_axis(name, values)
     if places.is_sorted:
         return places
@@ -188,7 +188,7 @@ def of_sorted_axis(name: str, values: NDArray[Any]) -> Coordinates:
 
 
 def of_result(axis: ResultAxis | None, n: int, label: str = "") -> Coordinates:
-    """Return the places of n rows or columns of a result, which may have coordinates for them."""
+    """Return coordinates of n rows or columns of a result, from its axis if it has one."""
     if axis is None or axis.values is None or len(axis.values) != n:
         return index(n, axis.name if axis else label)
     places = of_sorted_axis(axis.name or label, axis.values)
@@ -196,9 +196,9 @@ def of_result(axis: ResultAxis | None, n: int, label: str = "") -> Coordinates:
 
 
 def of_items(items: Any, n: int) -> Coordinates | None:
-    """Return the places of the items of a run, or None if they have no order or names."""
+    """Return coordinates of the items of a run, or None if they have neither order nor names."""
     try:
-        is_kept = hasattr(items, "__getitem__") and len(items) >= n > 0  # no generator's
+        is_kept = hasattr(items, "__getitem__") and len(items) >= n > 0  # not those of a generator
     except TypeError:
         return None
     if not is_kept or getattr(items, "ndim", 1) != 1:
@@ -212,34 +212,34 @@ def of_items(items: Any, n: int) -> Coordinates | None:
 
 
 def of_users(name: str, values: NDArray[Any], n: int, label: str) -> Coordinates:
-    """Return the user's coordinates of the n columns or rows of an image."""
+    """Return the user's coordinates of n columns or rows of an image."""
     places = of_array(values, label)
     if len(values) == n and np.isfinite(places.values).all() and places.is_sorted:
         return places
     raise CannotDrawError(
-        f"LivePlot({name}=...) of an image needs {n} coordinates in ascending or descending order. "
-        f"It has {len(values)}, {values[0]} to {values[-1]}. The run continues without this plot."
+        f"LivePlot({name}=...) for an image must have {n} ascending or descending coordinates. It "
+        f"has {len(values)}, {values[0]} to {values[-1]}. The run continues without this plot."
         if len(values)
         else f"LivePlot({name}=...) is empty. The run continues without this plot."
     )
 
 
 def cells_of(edges: Floats, n: int) -> NDArray[np.intp]:
-    """Return the cell that each of n equal parts of an axis shows.
+    """Return the cell that is shown by each of n equal parts of an axis.
 
-    A cell is omitted only if it is narrower than two parts, and other cells contain the middles of
-    these parts.
+    A cell is omitted only if it is narrower than two parts, and the middles of these parts are in
+    other cells.
     """
     ends = edges if edges[0] < edges[-1] else -edges
     parts = np.linspace(ends[0], ends[-1], n + 1)
     cells = np.searchsorted(ends, (parts[:-1] + parts[1:]) / 2) - 1
-    middles = (ends[:-1] + ends[1:]) / 2  # of cells, which may be narrower than a part
+    middles = (ends[:-1] + ends[1:]) / 2  # the middles of cells, which may be narrower than a part
     cells[np.searchsorted(parts, middles) - 1] = np.arange(len(middles))
     return cells
 
 
 def _read(items: Any, n: int) -> tuple[NDArray[Any], Reader] | list[str] | None:
-    """Return the first n of some items as finite numbers or dates, or as their names, or None."""
+    """Return the first n items as finite numbers or dates, or as names, or None."""
     dtype = getattr(items, "dtype", None)
     is_array = isinstance(items, range) or (isinstance(dtype, np.dtype) and dtype.kind in "iufMm")
     listed = items if is_array else list(islice(iter(items), n))
@@ -260,7 +260,7 @@ def _read(items: Any, n: int) -> tuple[NDArray[Any], Reader] | list[str] | None:
 
 
 def _unit_of(seconds: Floats) -> str:
-    """Return the largest unit in which durations are whole numbers of moderate size."""
+    """Return the largest unit in which durations are integers, if they are not too large."""
     longest = max(-seconds.min(), seconds.max())
     for unit, size in DURATIONS.items():
         if longest < _MOST_UNITS * size and np.allclose(seconds / size, np.round(seconds / size)):
@@ -269,6 +269,6 @@ def _unit_of(seconds: Floats) -> str:
 
 
 def _unevenness(values: Floats) -> float:
-    """Return the ratio of the largest and the smallest step between values."""
+    """Return the ratio of the largest to the smallest step between values."""
     steps = np.diff(values)
     return float(steps.max() / steps.min())

@@ -1,4 +1,4 @@
-"""The surroundings: a Jupyter kernel, a terminal, or a log."""
+"""The surroundings (a Jupyter kernel, a terminal, or a log), and the outputs of a cell."""
 
 from __future__ import annotations
 
@@ -15,24 +15,23 @@ Bundle: TypeAlias = tuple[dict[str, str], dict[str, Any] | None]  # MIME types, 
 Make: TypeAlias = Callable[[], Bundle | None]
 
 JUPYTER = "JupyterLab or Jupyter Notebook"
-_MAX_OWN = 8  # runs of a cell that get outputs of their own
-_SHARED_INTERVAL_S = 0.25  # between changes of an output that several runs share
+_MAX_OWN = 8  # runs of a cell that each have an output
+_SHARED_INTERVAL_S = 0.25  # interval of changes of an output that several runs share
 
 
 def surroundings() -> Literal["kernel", "marimo", "terminal", "log"]:
-    """Return the place of our output: a kernel, a running cell of marimo, a terminal or a log.
+    """Return where output appears: in a kernel, a running cell of marimo, a terminal or a log.
 
-    The kernel is checked before the terminal, because the stderr of a kernel that was started by
-    hand may be a terminal.
+    The kernel is checked first, because the stderr of a kernel may be a terminal.
     """
-    # A kernel has loaded IPython. If it is not loaded, there is no kernel.
+    # Any kernel has loaded IPython.
     get_ipython = variables_of(sys.modules.get("IPython.core.getipython")).get("get_ipython")
     if get_ipython is not None and getattr(get_ipython(), "kernel", None) is not None:
         return "kernel"
     runs_in_marimo = variables_of(sys.modules.get("marimo")).get("running_in_notebook")
     if runs_in_marimo is not None and runs_in_marimo():
         return "marimo"
-    with suppress(AttributeError, ValueError):  # there is no stderr, or it is closed
+    with suppress(AttributeError, ValueError):  # without stderr, or if it is closed
         return "terminal" if sys.stderr.isatty() else "log"
     return "log"
 
@@ -44,16 +43,16 @@ def is_static() -> bool:
 
 def has_server() -> bool:
     """Return whether a Jupyter server started this kernel, whose pages can show Stop."""
-    return "JPY_SESSION_NAME" in os.environ  # which nbclient does not set
+    return "JPY_SESSION_NAME" in os.environ  # not set by nbclient
 
 
 def shell() -> Any:
-    """Return the shell of IPython in a kernel."""
+    """Return the IPython shell of a kernel."""
     return cast(Any, sys.modules["IPython"]).get_ipython()
 
 
 def front_end() -> str | None:
-    """Return the name of the front end that shows widgets, or None.
+    """Return the name of the front end if it shows widgets, or None.
 
     A notebook that is executed without a page, for example by nbclient, shows no widgets.
     """
@@ -65,12 +64,12 @@ def front_end() -> str | None:
 
 
 def cell_number() -> int:
-    """Return the number of the running cell, in a kernel."""
+    """Return the execution count of the running cell in a kernel."""
     return int(shell().execution_count)
 
 
 def cell_id() -> str | None:
-    """Return an id that the cell keeps when it is run again, or None without such an id."""
+    """Return the id that the cell keeps when it is run again, or None."""
     try:
         return str(shell().kernel.get_parent("shell")["metadata"]["cellId"])
     except Exception:  # noqa: BLE001  other kernels have other ways
@@ -80,23 +79,24 @@ def cell_id() -> str | None:
 class KernelOutput:
     """One output of a cell, shown once and then replaced in place.
 
-    The first runs of a cell have an output each. Later ones, as in a loop of 200 quick calls, reuse
-    outputs of runs that are over and change them at most four times a second. So a cell never
-    floods the page.
+    The first runs of a cell have one output each. Later runs, such as in a loop of 200 quick calls,
+    reuse the outputs of runs that are over, and change them at most four times a second. So a cell
+    never floods the page.
 
     Parameters
     ----------
     cell
-        The outputs of its kind in the cell.
+        The outputs of the same kind in the cell.
     is_shared
         True if the output may have shown an earlier run.
 
     Attributes
     ----------
     number
-        Number of runs of the cell that have used such an output, including this one.
+        Number of runs of the cell that have used outputs of this kind, including this run.
     first
-        The first of the consecutive runs that have used this output. The last is `number`.
+        Number of the first of the consecutive runs that have used this output, the last of which is
+        `number`.
     id
         The id of the output in the front end.
     sent_at
@@ -110,8 +110,8 @@ class KernelOutput:
     def __init__(self, cell: Cell, *, is_shared: bool) -> None:
         from IPython.display import DisplayHandle
 
-        # The id is chosen now, because after an interrupt inside the first display, the last frame
-        # still replaces that.
+        # The id is chosen now, so that the last frame can replace the first one even if that was
+        # interrupted.
         self._handle: Any = DisplayHandle()  # type: ignore[no-untyped-call]
         self.id = str(self._handle.display_id)
         self.cell, self.is_shared = cell, is_shared
@@ -126,35 +126,38 @@ class KernelOutput:
         return self._shown[0] if self._shown is not None else {}
 
     def reserve(self) -> None:
-        """Reserve the place in the cell, if nothing has been shown yet."""
+        """Reserve the place of the output in the cell, unless it is already shown."""
         if self._shown is None:
             self.show(lambda: ({"text/plain": ""}, None), final=False)
 
     def show_again(self) -> None:
-        """Show the output in the running cell too. Later updates replace both."""
+        """Show the output in the running cell, too. Updates replace both."""
         if self._shown is not None:
             self._handle.display(self._shown[0], metadata=self._shown[1], raw=True)
 
     def show(self, make: Make, *, final: bool) -> None:
         """Replace the output with the one that `make` returns.
 
-        `make` is called immediately. But if another run has just used the output, it is called at
-        the end of the cell, unless a newer update replaces it. So a loop of quick calls draws few
-        plots.
+        `make` is called immediately. But if another run has just used the output, `make` is called
+        at the end of the cell, unless a newer update replaces it, so that a loop of quick calls
+        draws few plots.
         """
         self._waiting = make
         since_s = time.monotonic() - self.sent_at
         if not self.is_shared or self.cell.is_over or since_s >= _SHARED_INTERVAL_S:
             self.send(again=final and self.cell.is_over)
         if final and self.is_shared:
-            self.cell.free.append(self)  # others may reuse it
+            self.cell.free.append(self)  # other runs may reuse it
 
     def send(self, *, again: bool = False) -> None:
-        """Send a waiting update that changes something, in the next cell too if `again`."""
+        """Send a waiting update if it changes the output.
+
+        If `again`, send it in the next cell, too.
+        """
         make, self._waiting = self._waiting, None
         made = make() if make is not None else None
         if again and (last := made or self._shown):
-            self._send_again_in_next_cell(*last)  # first, because a visible cell may be run
+            self._send_again_in_next_cell(*last)  # first, because the next cell may run at any time
         if made is None or made == self._shown:
             return
         self.sent_at = time.monotonic()
@@ -163,7 +166,7 @@ class KernelOutput:
         self._shown = made
 
     def _send_again_in_next_cell(self, data: dict[str, str], metadata: Any) -> None:
-        """Send the last state once more, as nbclient records outputs only while a cell runs."""
+        """Send the last state again in the next cell, as nbclient records outputs only in cells."""
         events = shell().events
 
         def send(*_: object) -> None:
@@ -179,23 +182,23 @@ class Cell:
     def __init__(self) -> None:
         self._events = shell().events
         self._n_taken = 0
-        self.was_stopped = False  # one of its runs, by the user
+        self.was_stopped = False  # whether the user has stopped one of its runs
         self.free: list[KernelOutput] = []
         self.is_over = False
         self._events.register("post_run_cell", self._end)
 
     def take(self) -> KernelOutput:
-        """Return a new output, or one whose run is over."""
+        """Return a new output, or that of a run that is over."""
         self._n_taken += 1
         is_shared = self._n_taken > _MAX_OWN
         output = self.free.pop() if self.free else KernelOutput(self, is_shared=is_shared)
-        if output.number != self._n_taken - 1:  # new, or another has shown a run since
+        if output.number != self._n_taken - 1:  # new, or other outputs were used since
             output.first = self._n_taken
         output.number, output.is_last = self._n_taken, False
         return output
 
     def _end(self, *_: object) -> None:
-        """Send the updates that were too close to the previous ones."""
+        """Send updates that are still waiting."""
         self.is_over = True
         self._events.unregister("post_run_cell", self._end)
         for output in self.free:
@@ -206,7 +209,7 @@ _current: dict[str, Cell] = {}  # by kind
 
 
 def kernel_output(kind: str) -> KernelOutput:
-    """Return an output of the running cell in a notebook, for one kind only."""
+    """Return an output of the running cell in a notebook, for one kind of content."""
     if surroundings() == "marimo":
         from nbshare._core.notebook import marimo_cells  # late, as it imports marimo
 

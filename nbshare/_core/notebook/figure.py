@@ -1,6 +1,6 @@
-"""The plot of a job, a Figure with an Agg canvas of its own, never pyplot.
+"""Draws the plot of a job: a Figure with its own Agg canvas, never pyplot.
 
-pyplot keeps figures alive, and it is not safe if several threads draw.
+pyplot keeps figures alive, and is not thread-safe.
 """
 
 from __future__ import annotations
@@ -52,20 +52,20 @@ from nbshare._core.notebook.values import (
 from nbshare._core.shapes.shaped import ShapedItems
 from nbshare._core.shapes.tiles import Mosaic, Tiles
 
-# Size on the page, in pixels, of a single plot and of one of several in two columns. Both are as
-# wide as the progress display.
+# Size on the page, in pixels, of a single plot, and of one of several in two columns. Together,
+# these are as wide as the progress display.
 _ALONE, _PANEL = (760, 440), (380, 300)
 _PANEL_ROW = 210  # height of a row of panels of one plot
-# Of a single image: its height, the width of its axis and colour bar, and that of a title.
+# Of a single image, in pixels: its height, the width of axis and colour bar, and the least width.
 _IMAGE, _AROUND, _LEAST_WIDTH = 370, 160, 440
 _MARGIN = 0.08  # inches
-_TITLE_CHARACTER, _LEAST_TITLE = 7.5, 20  # pixels, about, and characters in a line
+_TITLE_CHARACTER, _LEAST_TITLE = 7.5, 20  # approximate pixels, and fewest characters in a line
 _PAINTERS = {"line": LinePainter, "hist": HistPainter, "image": ImagePainter}
 
-_DPI = 100  # of the frames that follow each other
-_FINAL_DPI = 200, 150, 100  # of the last one, the first sharp on fine screens
+_DPI = 100  # of live frames
+_FINAL_DPI = 200, 150, 100  # of the last frame, the first of which is sharp on fine screens
 
-_MOST_LATE = 0.2  # of the results. A plot that lacks a larger part says how many it shows
+_MOST_LATE = 0.2  # share of the results. If a plot lacks more, its title says how many it shows
 
 # nbshare's style, for plots of a user's function.
 _STYLE: dict[Any, Any] = {
@@ -84,32 +84,32 @@ _STYLE: dict[Any, Any] = {
 
 @dataclass(frozen=True)
 class Frame:
-    """One frame, with its PNG, its size on the page, its text, and its contents."""
+    """A frame of a plot: its PNG, size, text, and whether it is complete."""
 
     png: bytes
     size: tuple[int, int]  # pixels
     title: str
-    is_complete: bool  # it shows all results that have arrived
+    is_complete: bool  # whether it shows all results so far
 
     @property
     def bundle(self) -> Bundle:
-        """The output of a cell, with its size, so that the page never jumps."""
+        """The output of a cell, with its size, so that the page does not jump."""
         png, (width, height) = base64.b64encode(self.png).decode("ascii"), self.size
         size = {"width": width, "height": height, "alt": self.title}
         return {"image/png": png, "text/plain": self.title}, {"image/png": size}
 
 
 class LiveFigure:
-    """A figure that follows a job.
+    """A figure that shows the results of a job as they arrive.
 
     Parameters
     ----------
     job
         The job of the run.
     plot
-        The plots, as `notebook.live_plot.as_plots` returns them, not None.
+        The plots, as `notebook.live_plot.as_plots` accepts them, not None.
     in_users_style
-        Whether to leave matplotlib's settings as they are, also for nbshare's own plots.
+        Whether to use the user's Matplotlib settings, also for nbshare's own plots.
     """
 
     def __init__(self, job: Job, plot: Any, *, in_users_style: bool = False) -> None:
@@ -118,35 +118,36 @@ class LiveFigure:
         self._is_users = any(each._is_drawn_by_user for each in self._plots)
         now, default = mpl.rcParams, mpl.rcParamsDefault
         self._is_styled = not self._is_users or all(now[k] == default[k] for k in _STYLE)
-        # The user's fonts are kept, as others may lack the letters of a language.
+        # The user's fonts are kept, because others may lack letters of a language.
         fonts = {k: now[k] for k in now if k.startswith("font.")}
         look = _STYLE if self._is_users else ["default", fonts]
         self._style: Any = look if self._is_styled and not in_users_style else None
         self._n = 0
         self._dtype: Any = None
         self._painters: list[Any] = []
-        self._trend: list[tuple[int, Any]] = []  # number of items and the result of them
+        self._trend: list[tuple[int, Any]] = []  # numbers of items, and their reduced results
         self._n_soon: float = 0
-        # Flags of the results that a frame shows, of all that may be, and of the last good one.
+        # Flags of the results in the current frame, those that it may show, and those in the last
+        # good frame.
         self._drawn: NDArray[np.bool_] | None = None
         self._only: NDArray[np.bool_] | None = None
         self._good: NDArray[np.bool_] | None = None
 
     def frame(self, *, final: bool, n_soon: float = 0) -> Frame | None:
-        """Draw the present state. Return None if there is no result yet.
+        """Draw the current state. Return None if there is no result yet.
 
         Parameters
         ----------
         final
             Whether this is the last frame.
         n_soon
-            How many results there will be before the next frame. If this frame shows far fewer, its
+            Expected number of results before the next frame. If this frame shows far fewer, its
             title says how many.
         """
         return self._frame(final=final, n_soon=n_soon)
 
     def last_good_frame(self) -> Frame | None:
-        """Draw the last state that could be drawn once more, with its number of results."""
+        """Draw the last state that could be drawn again, with its number of results."""
         return None if self._good is None else self._frame(final=True, only=self._good)
 
     def _frame(
@@ -162,7 +163,8 @@ class LiveFigure:
                 values = b"" if is_static() else chunk_of(self._cells(), final=final)
                 png = self._final_png(len(values)) if final else encode(self._pixels(_DPI), 1)
         except BaseException:
-            # An interrupt or error leaves half a figure, so the next frame begins with a new one.
+            # An interrupt or an error leaves the figure unfinished, so the next frame begins with a
+            # new one.
             self._n = 0
             raise
         self._good = self._drawn
@@ -181,19 +183,19 @@ class LiveFigure:
         return next(filter(None, problems), None)
 
     def _styled(self) -> AbstractContextManager[Any]:
-        """Set Matplotlib's style, which all threads share, unless another one may be drawing."""
+        """Set Matplotlib's style, which all threads share, if no other thread may be drawing."""
         is_alone = threading.current_thread() is threading.main_thread()
         return mpl.style.context(self._style) if self._style and is_alone else nullcontext()
 
     def paint(self, *, final: bool) -> tuple[str, bool] | None:
-        """Update the axes. Return the title, and whether all results are shown."""
+        """Update the axes. Return the title, and whether all results so far are shown."""
         if self._job._is_reduced:
             return self._paint_one(final=final)
-        present = self._job._present  # before the results, which then include all flagged ones
+        present = self._job._present  # read before the results, which then include all flagged ones
         partial, n_present = self._job._partial(), np.count_nonzero(present)
         if partial is not None and len(partial) != present.size:  # more have arrived in between
             partial = partial[: present.size]
-        if isinstance(partial, list):  # without those that are still on their way
+        if isinstance(partial, list):  # without results that have not arrived
             present &= [result is not MISSING for result in partial]
         elif isinstance(partial, Mosaic) and partial.there is not None:
             present &= partial.there
@@ -205,13 +207,13 @@ class LiveFigure:
             return None
         self._drawn = present
         dtype = getattr(partial, "dtype", None)
-        # Lay out the first time, for a generator, and for results of another type.
+        # Build axes the first time, for more items of a generator, and for results of another type.
         if (self._n, self._dtype) != (present.size, dtype):
             self._n, self._dtype = present.size, dtype
             self._build(partial, present)
         try:
             shown = self._painted_all(partial, present, final)
-        except OtherKindError:  # complex after real numbers, or longer durations
+        except OtherKindError:  # such as complex numbers after real ones
             self._build(partial, present, is_anew=True)
             shown = self._painted_all(partial, present, final)
         if final and (self._job.state != "done" or self._job._is_enough):
@@ -226,7 +228,7 @@ class LiveFigure:
                     painter.say(each.partition("{}")[2].lstrip(", "))
         name = (len(shown) == 1 and self._plots[0].title) or self._job.label.replace("_", " ")
         said = ": ".join(filter(None, [name, what.format(of)]))
-        # While it runs, the progress display counts, unless the plot is far behind.
+        # During the run, only the progress display shows a count, unless the plot is far behind.
         is_part = final and self._job.n_items is not None and n_shown < self._n
         is_part |= not final and n_shown < (1 - _MOST_LATE) * self._n_soon
         self._write_title(said if is_part else (name + what.partition("{}")[2]).lstrip(", "))
@@ -276,7 +278,7 @@ class LiveFigure:
         inputs, plots = self._job._inputs, self._plots
         if inputs is None:
             inputs = plots[0]._items
-        # A list that the user has requested is in the order of the run.
+        # With out="list", results are in the order of the run.
         is_in_order = not (isinstance(partial, list) and getattr(self._job, "_is_list", False))
         if isinstance(inputs, ShapedItems) and (is_in_order or inputs.numbers is None):
             plots = [copy.copy(plot) for plot in plots]
@@ -287,7 +289,7 @@ class LiveFigure:
         width, height = _ALONE if columns == 1 else _PANEL
         size = (columns * width / _DPI, rows * height / _DPI)
         self.figure = Figure(figsize=size, dpi=_DPI, layout="constrained")
-        if self._is_styled:  # a user's own style may be made for white
+        if self._is_styled:  # because a user's style may be made for a white page
             self.figure.set_facecolor("none")
         self._canvas: Any = FigureCanvasAgg(self.figure)  # a bare Figure's draw() does nothing
         places: list[FigureBase] = [self.figure]
@@ -319,7 +321,7 @@ class LiveFigure:
         self._title = ""
 
     def _write_title(self, title: str) -> None:
-        """Set the title of the axes, or of the figure, unless the user's function has set one."""
+        """Set the title of the axes or the figure, unless the user's function has set one."""
         axes = self.figure.axes[0]
         width = float(self.figure.get_size_inches()[0]) * _DPI
         room = int(width / points(_TITLE_CHARACTER)) - 16 - getattr(self._painters[0], "n_above", 0)
@@ -336,24 +338,24 @@ class LiveFigure:
             axes.set_title(title, loc="left", **look)
 
     def _lay_out(self, *, final: bool) -> None:
-        # Layout costs as much as drawing, and moves the axes. So it runs in frames 1, 4, 16, …, in
-        # a last frame whose labels would be cut off, and for new axes of the user's function.
+        # Layout takes as long as drawing, and moves the axes. So it runs in frames 1, 4, 16, ...,
+        # in a last frame whose labels would be cut off, and for new axes of the user's function.
         self._n_frames += 1
         needed = self._n_frames & (self._n_frames - 1) == 0 and self._n_frames.bit_length() % 2 == 1
         if final and self._n_frames > 1:
             drawn, paper = self.figure.get_tightbbox(), self.figure.bbox_inches
             needed = bool(np.any(drawn.min < paper.min) or np.any(drawn.max > paper.max))
         if needed or len(self.figure.axes) > self._n_axes:
-            # Compressed, so that a colour bar stays next to its image, and both are in the middle.
+            # Compressed, so that a colour bar stays next to its image, and both are centred.
             engine: Any = "constrained" if self.figure.subfigs else "compressed"
             self.figure.set_layout_engine(engine, w_pad=_MARGIN, h_pad=_MARGIN)
             self.figure.get_layout_engine().execute(self.figure)  # type: ignore[union-attr]
         self.figure.set_layout_engine("none")
 
     def _final_png(self, n_values: int) -> bytes:
-        """Draw a sharp picture, with fewer colours or pixels if its file would be large.
+        """Draw the last frame sharply, with fewer colours or pixels if its file would be large.
 
-        Some of the file's bytes are for the values in it.
+        The file must also have room for the values.
         """
         return encode_moderately(self._pixels, _FINAL_DPI, MAX_BYTES - n_values)
 
@@ -369,12 +371,12 @@ class LiveFigure:
 
 
 class ResultFigure(LiveFigure):
-    """A figure of one result, and then of others of the same shape.
+    """A figure that shows one result at a time, all of the same shape.
 
     Parameters
     ----------
     plot
-        One of nbshare's kinds, which shows the last result.
+        A plot of one of nbshare's kinds, with reduction "last".
     """
 
     def __init__(self, plot: LivePlot) -> None:
@@ -382,7 +384,7 @@ class ResultFigure(LiveFigure):
 
     @staticmethod
     def blank(text: str) -> Frame:
-        """Return a frame of the same size with a text in it."""
+        """Return a frame of the same size that shows a text."""
         width, height = _ALONE
         figure = Figure(figsize=(width / _DPI, height / _DPI), dpi=_DPI, facecolor="none")
         figure.text(0.5, 0.5, text, ha="center", color=GREY, parse_math=False)
@@ -393,7 +395,7 @@ class ResultFigure(LiveFigure):
     def show(
         self, name: str, rows: Any, limits: tuple[float, float] | None, *, sharp: bool
     ) -> Frame:
-        """Draw a result, under its name, on a scale with these limits."""
+        """Draw a result with its name as the title, on a scale with these limits."""
         self._name, self._rows, self._limits = name, rows, limits
         frame = self.frame(final=sharp)
         assert frame is not None  # some rows have arrived
@@ -405,7 +407,7 @@ class ResultFigure(LiveFigure):
         if not self._n:
             self._n = len(present)
             self._build(self._rows, present)
-        # Laid out once, because no result moves the axes, and again if labels of a sharp frame
+        # Laid out once, because results do not move the axes, and again if labels of a sharp frame
         # would be cut off.
         self._n_frames = 2 * min(self._n_frames, 1)
         painter: Any = self._painters[0]
@@ -416,11 +418,11 @@ class ResultFigure(LiveFigure):
 
 
 class TilesPainter(LinePainter):
-    """Draws a number of each tile."""
+    """Draws one number for each tile."""
 
 
 class FunctionPainter:
-    """The user's ``callable(ax, partial)`` or `LivePlot.draw`."""
+    """Draws with the user's ``callable(ax, partial)`` or `LivePlot.draw`."""
 
     def __init__(self, figure: Any, plot: LivePlot, *, is_styled: bool) -> None:
         self._figure, self._plot, self._is_styled = figure, plot, is_styled
@@ -443,7 +445,7 @@ class FunctionPainter:
         return int(np.count_nonzero(present)), "{}"
 
     def _dress_drawn(self, default: Any) -> None:
-        """Colour the texts that a function has drawn in the background, without the style."""
+        """Colour texts that a function has drawn in the background, without the style."""
         for axes in set(self._figure.axes).difference(self._own):
             dress(axes)  # of a colour bar
         for text in self._figure.findobj(Text):
@@ -453,10 +455,10 @@ class FunctionPainter:
             legend.set_frame_on(False)
 
     def show_done(self) -> None:
-        """Leave the axes as the function has made them."""
+        """Leave the axes as the function has drawn them."""
 
     def _label(self, axes: Axes) -> None:
-        """Set the plot's labels where the function has set none."""
+        """Set labels of the plot that the function has not set."""
         plot = self._plot
         if not axes.get_xlabel():
             axes.set_xlabel(named(plot.xlabel, plot.xunit))
@@ -473,7 +475,7 @@ def _painter_of(
     *,
     is_anew: bool,
 ) -> Painter | PanelsPainter:
-    """Return the painter of one of nbshare's kinds."""
+    """Return the painter of a plot of one of nbshare's kinds."""
     kind: Any = _PAINTERS[str(plot.kind)]
     if isinstance(partial, Mosaic):
         if kind is ImagePainter:
@@ -502,7 +504,7 @@ def _painter_of(
 
 
 def _of_tiles(plot: LivePlot) -> LivePlot:
-    """Return a line plot of one number of each tile, because tiles differ in shape."""
+    """Return a line plot of one number for each tile, because tiles differ in shape."""
     own, value, how = copy.copy(plot), plot.value, plot.reduction
 
     def number_of(tile: Any) -> Any:
@@ -530,7 +532,7 @@ def _without_others(partial: Any, present: NDArray[np.bool_]) -> Any:
 
 
 def _masked(results: list[Any]) -> Any:
-    """Return numbers, or tuples of one length, as a masked array, anything else as the list."""
+    """Return numbers, or tuples of one length, as a masked array, and other results unchanged."""
     places = [i for i, result in enumerate(results) if result is not MISSING]
     there = [results[i] for i in places]
     if not {*map(type, there)} <= {tuple, float, int, bool, complex}:
@@ -548,21 +550,21 @@ def _masked(results: list[Any]) -> Any:
 
 
 def _as_rows(partial: Mosaic) -> tuple[Any, NDArray[np.bool_]]:
-    """Return the results of tiles as one array, and which of its rows are complete."""
+    """Return the results of tiles as one array, and flags of its complete rows."""
     whole = partial.image()
     mask: Any = np.ma.getmaskarray(whole).reshape(len(whole), -1)
     return whole, ~mask.any(axis=1)
 
 
 def _of_one(plot: LivePlot) -> LivePlot:
-    """Return a plot that shows the last of several results."""
+    """Return a copy of a plot that shows the last of several results."""
     plot = copy.copy(plot)
     plot.reduction, plot.label = "last", plot.label or "result"
     return plot
 
 
 def _of_elements(plot: LivePlot) -> LivePlot:
-    """Return a plot of one result's elements."""
+    """Return a copy of a plot, for the elements of one result."""
     plot = copy.copy(plot)
     if plot.kind == "line":
         plot.xlabel = plot.xlabel or "element"
@@ -570,7 +572,7 @@ def _of_elements(plot: LivePlot) -> LivePlot:
 
 
 def _rows_of(value: Any, plot: LivePlot) -> tuple[Any, NDArray[np.bool_]]:
-    """Return one result as an image shows it, or its elements as other kinds do."""
+    """Return one result as the only row, for images, or its elements as rows, for other kinds."""
     rows: Any = [value]
     if plot.value is None and parts_of(value) is None:
         is_whole = plot.kind == "image" or np.ndim(value) == 0
@@ -580,7 +582,7 @@ def _rows_of(value: Any, plot: LivePlot) -> tuple[Any, NDArray[np.bool_]]:
 
 
 def _all_axes(made: Any) -> list[Axes]:
-    """Return the Axes that `LivePlot.make_axes` has made."""
+    """Return the Axes that `LivePlot.make_axes` returned, as a list."""
     axes = list(made.values() if isinstance(made, Mapping) else np.ravel(made))
     if not axes or not all(isinstance(each, Axes) for each in axes):
         raise TypeError(

@@ -1,4 +1,4 @@
-"""Frames of a plot: when to draw them, and the output that shows them."""
+"""Draws frames of a plot at the right times, and shows them in an output."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from nbshare._core.system import processes
 if TYPE_CHECKING:
     from nbshare._core.notebook.figure import LiveFigure
 
-_SHARE = 0.15  # of the time goes into drawing
-_SHARE_WHEN_FULL = 0.05  # where drawing takes a CPU away from a worker
-_MAX_PAUSE_S = 2.0  # unless the user sets a longer interval
+_SHARE = 0.15  # largest share of time for drawing
+_SHARE_WHEN_FULL = 0.05  # the same if workers use all CPUs
+_MAX_PAUSE_S = 2.0  # longest pause, unless the user sets a longer interval
 _MOST_OWED_S = 10.0
-_LOOK_S = 0.05  # between two checks for new results
-_FIRST_FRAMES, _FIRST_PAUSE_S = 3, 0.5  # come sooner, or a short run would show only one
+_LOOK_S = 0.05  # interval of checks for new results
+_FIRST_FRAMES, _FIRST_PAUSE_S = 3, 0.5  # come sooner, because a short run would show only one
 
 
 class LiveFrames:
-    """Frames of fixed size, each replacing the one before. The last one stays as a PNG.
+    """Frames of a plot, each of which replaces the one before. The last one is saved.
 
     Parameters
     ----------
@@ -41,16 +41,17 @@ class LiveFrames:
         self.output = kernel_output("picture")
         self._interval_s = max(each.interval_s for each in as_plots(plot))
         self._figure: LiveFigure | None = None
-        self._n_done = 0  # at the last frame, -1 if it did not show all of them
+        self._n_done = 0  # at the last frame, or -1 if it did not show all results
         self._n_frames, self._pause_s = 0, _FIRST_PAUSE_S
-        # Pause that the frames so far still owe, because the first ones follow each other sooner.
+        # Pauses that are still owed, because the first frames follow each other sooner.
         self._owed_s, self._ended_at = 0.0, time.monotonic()
         self.problem: Exception | None = None  # of a frame, or of the user's ``value=``
 
     def draw(self, *, final: bool) -> float:
         """Draw a frame if there are new results, or if it is the last.
 
-        A frame that cannot be drawn is skipped. Later ones are tried, and the last one always.
+        A frame that cannot be drawn is skipped, and later ones are tried again, the last one in any
+        case.
         """
         n_done = self._job.n_done
         if not n_done or (n_done == self._n_done and not final):
@@ -59,7 +60,7 @@ class LiveFrames:
             import_whole("nbshare._core.notebook.figure")  # and Matplotlib
             from nbshare._core.notebook.figure import LiveFigure
 
-            # Threads share Matplotlib's style. In the background, keep the user's.
+            # Threads share Matplotlib's style, so background threads keep the user's.
             self._figure = LiveFigure(self._job, self._plot, in_users_style=self._in_background)
         figure, began = self._figure, time.monotonic()
         self.output.show(lambda: self._frame(figure, final=final), final=final)
@@ -90,12 +91,12 @@ class LiveFrames:
         return frame.bundle
 
     def _n_soon(self, n_done: int) -> float:
-        """Return how many results there will be before the next frame."""
+        """Return the expected number of results before the next frame."""
         n = n_done * (1 + self._pause_s / max(self._job.elapsed_s, self._pause_s))
         return min(n, self._job.n_items or math.inf)
 
     def _last_good_frame(self, figure: LiveFigure) -> Bundle | None:
-        """Return the last frame that could be drawn, whose title says that it is not the end."""
+        """Return the last frame that could be drawn. Its title says how many results it shows."""
         try:
             frame = figure.last_good_frame()
         except Exception:  # noqa: BLE001  the same function
