@@ -1,6 +1,6 @@
 """``plot="image"``, one image of the results so far, at the cost of the new ones only.
 
-`Raster` combines their values. Here they get their places, colours, axes and keys.
+`Raster` combines their values. This module adds places, colours, axes and keys.
 """
 
 from __future__ import annotations
@@ -53,29 +53,29 @@ from nbshare._core.notebook.values import (
     write_whole,
 )
 
-_EXTENDS = {  # arrows of a colour bar, by whether its low and its high end cut results
+_EXTENDS = {  # arrows of a colour bar: whether results lie below it, and above it
     (False, False): "neither",
     (True, False): "min",
     (False, True): "max",
     (True, True): "both",
 }
 _HATCH: Any = {"hatch": "///", "facecolor": "none", "edgecolor": GREY, "alpha": 0.4, "linewidth": 0}
-# Names for the key, and colours that the map does not have, also for the colour-blind.
+# Names for the key. The colours differ from the map's, also for the colour-blind.
 _ODD = {"NaN": FRAME, "inf": "#D55E00", "−inf": "#CC79A7"}
 _MAP, _DIVERGING_MAP = "viridis", "RdBu_r"
-_LEAST_SIGNED = 0.2  # part of the largest value that the largest of the other sign is
+_LEAST_SIGNED = 0.2  # smallest ratio of the extremes of both signs at which colours diverge
 _DIVERGING = {"PiYG", "PRGn", "BrBG", "PuOr", "RdGy", "RdBu", "RdYlBu", "RdYlGn", "Spectral"}
 _DIVERGING |= {"coolwarm", "bwr", "seismic", "berlin", "managua", "vanimo"}
-_FINE = 740, 1200  # pixels of an image at uneven coordinates, as many as the last picture has
-_MAX_SIDE = 1024  # pixels per side, as a screen shows no more
-# Rows and columns on the screen itself. Interpolation of more would average extreme values.
+_FINE = 740, 1200  # pixels of an image at uneven coordinates, as in the last picture
+_MAX_SIDE = 1024  # pixels per side, because a screen shows no more
+# Rows and columns on the screen. Interpolation of more would average extreme values.
 _SCREEN = 370, 600
-_MAX_COMBINED = 2**24  # pixels of images that are combined before blocks of them are
+_MAX_COMBINED = 2**24  # most pixels of images that are combined first, then reduced to blocks
 _MAX_SCALARS = 2**16
-# Of the sides, by whether they have the same unit. A longer image is a strip, and fills its place.
+# Of the sides, by whether their units are the same. A longer image is a strip that fills its place.
 _MAX_RATIOS = {True: 4, False: 2}
-_MOST_HIDDEN = 0.5  # of the range, before means of blocks are said to hide peaks
-_MAX_SHARP = 600  # pixels a side that the last frame shows as squares
+_MOST_HIDDEN = 0.5  # part of the range that means of blocks may hide without a remark
+_MAX_SHARP = 600  # most pixels per side that the last frame shows as squares
 
 
 Extent: TypeAlias = tuple[float, float, float, float]
@@ -89,13 +89,13 @@ class ImageLayout:
     Attributes
     ----------
     n_cells
-        The number of cells to which the results are reduced, each of some consecutive items.
+        The number of cells that results are reduced to, each of consecutive items.
     x, y
         Places of the columns and rows.
     aspect
         Aspect of the axes.
     columns
-        Cells side by side.
+        Number of cells in a row.
     """
 
     n_cells: int
@@ -111,7 +111,7 @@ class ImageLayout:
 
     @property
     def outline(self) -> list[tuple[float, float]]:
-        """Corners of the area that the cells fill. The last row of pixels may be shorter."""
+        """Corners of the area that the cells fill. The last row may have fewer cells."""
         left, right, bottom, top = self.extent
         n_rows = math.ceil(self.n_cells / self.columns)
         n_last = self.n_cells - (n_rows - 1) * self.columns
@@ -122,7 +122,7 @@ class ImageLayout:
 def choose_layout(
     n: int, shape: tuple[int, ...], plot: LivePlot, items: Any, reader: Reader
 ) -> ImageLayout:
-    """Choose the layout for n results of a shape, whose reader knows their names and axes.
+    """Choose the layout of n results of a shape. The reader knows their names and axes.
 
     Raise CannotDrawError if there is no such layout.
     """
@@ -185,9 +185,9 @@ def _of_numbers(n: int, plot: LivePlot) -> ImageLayout:
 
 
 def _aspect(plot: LivePlot, x: Coordinates, y: Coordinates) -> float | Literal["auto"]:
-    """Return the aspect of the axes, "auto" if the image fills its place.
+    """Return the aspect of the axes, or "auto" if the image fills its place.
 
-    Axes with the same unit have one scale, as on a map in km. Otherwise pixels are squares.
+    Axes with the same unit have the same scale, as on a map in km. Otherwise pixels are squares.
     """
     is_same = _is_to_scale(plot) and x.is_log == y.is_log
     units = abs((x.ends[1] - x.ends[0]) / (y.ends[1] - y.ends[0]))
@@ -219,7 +219,7 @@ class ImagePainter(Painter):
         self._has_peaks = plot.reduction in ("min", "max")
         most = _SCREEN[-len(self._shape) :] if self._has_peaks else (_MAX_SIDE, _MAX_SIDE)
         steps = [math.ceil(k / side) for k, side in zip(self._shape[:2], most, strict=False)]
-        # Images are combined pixel by pixel, if that takes no huge array.
+        # Images are combined pixel by pixel if that needs no huge array.
         are_late = self._is_combined and math.prod(self._shape) <= _MAX_COMBINED
         self._steps: list[int] = [] if are_late else steps
         self._late_steps: list[int] = steps if are_late else []
@@ -241,7 +241,7 @@ class ImagePainter(Painter):
         look["interpolation"] = "nearest" if self._has_peaks or self.categories else None
         self._image = self._add_image(EvenImage, interpolation_stage="data", **look)
         self._image.sides = self._sides
-        # Above it, pixels that are not finite. Below it, where results are missing.
+        # Above the image: pixels that are not finite. Below: a hatch where results are missing.
         self._odd = self._add_image(AxesImage, interpolation="nearest", zorder=0.5)
         on_scale: Any = {"transform": self._image.get_transform(), "zorder": -1}
         self._hatch = axes.add_patch(Polygon(layout.outline, **on_scale, **_HATCH))
@@ -252,9 +252,9 @@ class ImagePainter(Painter):
             self._draw_bar("neither")
 
     def _add_image(self, kind: type[AxesImage], **look: Any) -> Any:
-        """Return a new image, in the units of the scales of the axes, which it fills evenly."""
+        """Add an image that fills the extent evenly, in the units of the axes' scales."""
         axes: Any = self._axes
-        # Resampled, as pixels of the screen would otherwise be samples, not means.
+        # Resampled, because pixels of the screen would otherwise be samples, not means.
         look |= {"origin": "upper", "extent": [*self._extent], "resample": True}
         image = kind(axes, **look)
         image.set_data(np.zeros((1, 1) if kind is EvenImage else (1, 1, 4)))
@@ -269,13 +269,13 @@ class ImagePainter(Painter):
         return Raster(n_cells, self._shape, self._plot.reduction, self._steps)
 
     def begin_anew(self, limits: tuple[float, float] | None) -> None:
-        """Read all results again, and show them on a scale with these limits."""
+        """Prepare to read all results again, and show them on a scale with these limits."""
         super().begin_anew(limits)
         self._raster = self._new_raster()
 
     @property
     def ends(self) -> tuple[float, float]:
-        """The least and the greatest value so far, ``inf`` and ``-inf`` if there are no values."""
+        """The smallest and the largest value so far, ``inf`` and ``-inf`` if there are none."""
         if not self._is_combined:
             return self._raster.ends
         picture = self._raster.picture((), is_combined=True)
@@ -283,13 +283,13 @@ class ImagePainter(Painter):
 
     @property
     def _is_stack(self) -> bool:
-        """Whether images are combined."""
+        """Whether results are images, which are combined."""
         return len(self._shape) > 1
 
     def _check_categories(self) -> None:
-        """Find whether pixels are single bools or texts, which have a colour each.
+        """Find whether each pixel shows a single bool or text, which has its own colour.
 
-        Means of bools are numbers. A pixel of several texts shows the last one.
+        Means of bools are numbers. A pixel that combines several texts shows the last one.
         """
         if self._reader.texts:
             if self._blocks:
@@ -303,7 +303,7 @@ class ImagePainter(Painter):
             self._are_combined = is_fine or has_means or bool(self._blocks)
 
     def _first_values(self, steps: Sequence[int]) -> list[NDArray[np.intp]]:
-        """Return which rows and columns of the data are the first ones of a pixel."""
+        """Return the row and the column of the data at which each pixel begins."""
         layout = self._layout
         sides = len(layout.y.values), len(layout.x.values)
         firsts = [np.arange(n, dtype=np.intp) for n in sides]
@@ -314,11 +314,11 @@ class ImagePainter(Painter):
         return firsts
 
     def _evenly(self) -> list[NDArray[np.intp] | None]:
-        """Return the rows and columns that the image draws at equal distances, None for all once.
+        """Return which rows and columns the image draws at equal distances, None for each once.
 
-        Matplotlib averages pixels of the screen if one side has many rows or columns. The rows or
-        columns of the other side, if few or of several widths, are drawn several times, or
-        Matplotlib would average them too.
+        Matplotlib averages along both sides if one side has many rows or columns. Those of the
+        other side are repeated if they are few or of unequal widths, so that they are not averaged
+        too.
         """
         layout = self._layout
         sides = list(zip((layout.y, layout.x), self._firsts, _FINE, strict=True))
@@ -359,12 +359,12 @@ class ImagePainter(Painter):
         axes.set_aspect("auto" if fills else layout.aspect)
 
     def _draw_bar(self, extend: str) -> None:
-        """Draw the colour bar, with an arrow at an end that cuts data."""
-        # As high as the image, whatever its aspect.
+        """Draw the colour bar, with an arrow at each end beyond which values lie."""
+        # As high as the image at any aspect.
         self._draw_bar_in(extend, cax=self._axes.inset_axes((1.03, 0, 0.035, 1)))
 
     def draw_key_of_all(self, figure: Any, axes: list[Any]) -> None:  # noqa: ARG002
-        """Draw the colour bar for all panels of a plot."""
+        """Draw one colour bar for all panels of a plot."""
         if not self._is_coloured:
             self._draw_bar_in("neither", ax=axes, fraction=0.05, pad=0.02)
 
@@ -381,18 +381,18 @@ class ImagePainter(Painter):
             write_whole(axis)
         if self.categories is not None:
             write_names(axis, self.categories)
-        # Without these, the bar would choose its own with the next colours.
+        # Otherwise the bar would choose a locator and formatter of its own with the next colours.
         bar.locator, bar.formatter = axis.get_major_locator(), axis.get_major_formatter()
 
     @property
     def _value_name(self) -> str:
-        """The name and unit of the value of a pixel."""
+        """The name and unit of the values that pixels show."""
         blocks_of = f", blocks of {self._blocks}" if self._blocks else ""
         how = f"{self._plot.reduction} of " if self._has_cells else ""
         return self._name(how) + blocks_of
 
     def cells(self) -> list[Cells]:
-        """Return the pixels, for the pointer on a page."""
+        """Return the pixels for the pointer on a page."""
         (pixels, is_there), layout, plot = self._shown, self._layout, self._plot
         is_counted = not self._shape and layout.x.is_index
         x = layout.x.title(plot.xlabel, plot.xunit)
@@ -421,7 +421,7 @@ class ImagePainter(Painter):
         return places.along(edges, firsts, lasts, label)
 
     def _draw_key(self, names: list[str]) -> None:
-        """Name the colours of pixels that are not finite."""
+        """Draw the key of the pixels that are not finite."""
         self._odd_names = names
         key = self._axes.legend(
             handles=[Patch(color=_ODD[name], label=name) for name in names],
@@ -441,7 +441,7 @@ class ImagePainter(Painter):
         self._raster.add(items * self._layout.n_cells // self._n, items, rows)
 
     def show(self, *, final: bool) -> str:
-        """Show the values read so far. Return a text about them."""
+        """Show the values read so far, and return a remark about them."""
         layout = self._layout
         picture = self._raster.picture(self._late_steps, is_combined=self._is_combined)
         rows = (math.ceil(layout.n_cells / layout.columns), -1) if len(self._shape) < 2 else ()
@@ -469,7 +469,7 @@ class ImagePainter(Painter):
         return (f"{self._plot.reduction} of {{}}" if self._is_stack else "{}") + remark
 
     def _colour(self, pixels: Floats, picture: Picture) -> str:
-        """Set the range of the colours to that of all values. Return a remark on hidden values."""
+        """Set the range of the colours, and return a remark on values that the image hides."""
         if (categories := self.categories) is not None:
             self._colour_categories(categories)
             return ""
@@ -493,7 +493,7 @@ class ImagePainter(Painter):
         )
 
     def _colour_categories(self, names: list[str]) -> None:
-        """Give each of some bools or texts a colour, which the colour bar names."""
+        """Give each of these bools or texts a colour, and label the colour bar with them."""
         if self._map == len(names):
             return
         self._map = len(names)
@@ -504,10 +504,10 @@ class ImagePainter(Painter):
             write_names(self._bar.ax.yaxis, names)
 
     def _centred(self, low: float, high: float) -> tuple[float, float]:
-        """Return a range with zero in its middle if colours diverge from it. Choose the colours.
+        """Choose the colour map, and return the range, centred on zero if colours diverge.
 
-        By default, colours diverge from the first frame on that has values of both signs of a
-        similar size. They never change back, because colours that come and go would confuse.
+        By default, colours diverge once values of both signs are of similar size. The colours never
+        change back, because that would confuse.
         """
         name = self._plot.cmap
         less, more = sorted((-low, high))
@@ -525,7 +525,7 @@ class ImagePainter(Painter):
         return low, high
 
     def _show_odd(self, pixels: Floats, is_there: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        """Show where results are missing or not finite. Return where they are not finite."""
+        """Mark pixels without a result or finite value, and return which are not finite."""
         self._hatch.set_visible(not self._raster.is_full(self._layout.n_cells))
         kinds = [np.isnan(pixels) & is_there, np.isposinf(pixels), np.isneginf(pixels)]
         if self._is_coloured:
@@ -538,7 +538,7 @@ class ImagePainter(Painter):
         if names:
             places = spread(odd, self._sides)
             steps = [math.ceil(k / side) for k, side in zip(places.shape, _SCREEN, strict=True)]
-            seen = blocks(np.maximum, places, steps, 0)  # so that a single one is seen
+            seen = blocks(np.maximum, places, steps, 0)  # so that a single odd pixel is visible
             sides = np.multiply(seen.shape, steps) / places.shape
             self._odd.set_extent(_scaled(self._extent, sides.tolist()))
             colours = np.concatenate([np.zeros((1, 4)), to_rgba_array([*_ODD.values()])])
@@ -547,7 +547,7 @@ class ImagePainter(Painter):
 
 
 class EvenImage(AxesImage):
-    """An image whose rows and columns are drawn at equal distances, some several times.
+    """An image whose rows and columns are drawn at equal distances, some of them repeated.
 
     Attributes
     ----------
@@ -580,7 +580,7 @@ class MosaicPainter(ImagePainter):
             raise refusal(plot, f"arrays of dtype {tile.dtype}")
         shape = 1, *whole, *tile.shape[len(whole) :]
         first = np.broadcast_to(np.zeros((), tile.dtype), shape)
-        # Laid out for the whole, one result.
+        # Laid out as one result, the whole.
         one = np.ones(1, np.bool_)
         super().__init__(axes, plot, inputs, partial, one, like=(first, Reader(plot.value)))
         self.taken = np.zeros(len(present), np.bool_)
@@ -591,7 +591,7 @@ class MosaicPainter(ImagePainter):
         return np.asarray(partial[i] if value is None else unmasked(value(partial[i])))
 
     def take_in(self, partial: Any, present: NDArray[np.bool_], *, final: bool) -> None:
-        """Read as many new tiles as time allows, in the last frame all."""
+        """Read as many new tiles as time allows, in the last frame all of them."""
         until = time.monotonic() + (math.inf if final else BUDGET_S)
         for i in np.flatnonzero(present & ~self.taken).tolist():
             tile = as_reals(self._tile(self._plot, partial, i))
@@ -606,16 +606,16 @@ class MosaicPainter(ImagePainter):
 
 
 def spread(pixels: NDArray[Any], sides: Sequence[NDArray[np.intp] | None]) -> NDArray[Any]:
-    """Return some rows and columns of pixels, several times, or all once."""
+    """Return the given rows and columns of pixels, which may repeat. None stands for all."""
     rows, columns = sides
     pixels = pixels if rows is None else pixels[rows]
     return pixels if columns is None else pixels[:, columns]
 
 
 def without(is_odd: NDArray[np.bool_], pixels: Floats) -> Floats:
-    """Return pixels with neighbours of their row in place of odd ones, which are drawn above them.
+    """Replace odd pixels by neighbours in the same row. The odd ones are drawn above them.
 
-    Otherwise interpolation would fade out around these pixels, or have to be switched off.
+    Otherwise interpolation would fade out around odd pixels, or would have to be switched off.
     """
     if not is_odd.any():
         return pixels
@@ -632,16 +632,16 @@ def without(is_odd: NDArray[np.bool_], pixels: Floats) -> Floats:
 
 
 def opaque(pixels: Floats, is_there: NDArray[np.bool_]) -> NDArray[Any]:
-    """Return colours, with transparent ones where there is no result."""
+    """Return colours that are transparent where there is no result."""
     colours = np.clip(np.where(is_there, pixels, 0), 0, 1)
     alpha = colours[..., 3] if colours.shape[2] == 4 else 1.0
     return np.dstack([colours[..., :3], is_there.all(axis=2) * alpha])
 
 
 def colour_map(name: str | Colormap) -> Colormap:
-    """Return a colour map that fits into a palette, rounded to colours of a file.
+    """Return a colour map that fits into a palette, with the 8-bit colours of a file.
 
-    So an image and its colour bar have the same colours.
+    An image and its colour bar therefore have the same colours.
     """
     try:
         whole = mpl.colormaps[name] if isinstance(name, str) else name
@@ -662,7 +662,7 @@ def _n_blocks(size: int, step: int) -> int:
 def _scaled(
     extent: tuple[float, float, float, float], sides: Sequence[float]
 ) -> tuple[float, float, float, float]:
-    """Return an extent whose height and width are multiplied, with the same upper left corner."""
+    """Return an extent of scaled height and width, with the same upper left corner."""
     left, right, bottom, top = extent
     tall, wide = sides if len(sides) == 2 else (1.0, *sides, 1.0)[:2]
     return left, left + (right - left) * wide, top + (bottom - top) * tall, top

@@ -1,4 +1,4 @@
-"""The outputs of a running cell of marimo, shown by its own functions."""
+"""The outputs of a running cell of marimo, shown by marimo's own functions."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Any
 import marimo  # type: ignore[import-not-found, unused-ignore]  # which the caller has
 from marimo._runtime.context import get_context  # type: ignore[import-not-found, unused-ignore]
 
-MAX_OWN = 8  # runs of a cell that get outputs of their own
+MAX_OWN = 8  # most outputs per kind and cell. Later runs share the last one.
 
 
 class MarimoOutput:
-    """One output of a cell, shown once and then replaced in place (see `KernelOutput`)."""
+    """An output of a cell, shown once and then replaced in place (see `KernelOutput`)."""
 
     number, first = 0, 1
-    id = ""  # no page asks for it
+    id = ""  # no page asks for this output
 
     def __init__(self, cell: MarimoCell) -> None:
         self.cell = cell
@@ -25,7 +25,7 @@ class MarimoOutput:
 
     @property
     def is_shared(self) -> bool:
-        """Whether the output has shown an earlier run."""
+        """Whether an earlier run used this output."""
         return self.number > MAX_OWN
 
     def reserve(self) -> None:
@@ -33,7 +33,7 @@ class MarimoOutput:
         self.show(lambda: ({"text/html": ""}, None), final=False)
 
     def show(self, make: Callable[[], Any], *, final: bool) -> None:  # noqa: ARG002 - each state is shown
-        """Replace the output with the one that `make` returns."""
+        """Replace the output with the one that ``make()`` returns."""
         made = make()
         if made is None or made == self._shown or self.cell.context is not _running():
             return
@@ -50,7 +50,7 @@ class MarimoOutput:
 class MarimoCell:
     """The outputs of the running cell."""
 
-    was_stopped = False  # it has no Stop button
+    was_stopped = False  # marimo's cells have no Stop button of nbshare
 
     def __init__(self, context: Any) -> None:
         self.context = context  # of this run of the cell
@@ -58,7 +58,7 @@ class MarimoCell:
         self.n_taken: dict[str, int] = {}
 
     def take(self, kind: str) -> MarimoOutput:
-        """Return a new output, or the last output."""
+        """Return a new output, or the last output if there are too many."""
         own = self.outputs.setdefault(kind, [])
         if len(own) < MAX_OWN:
             own.append(MarimoOutput(self))
@@ -76,7 +76,7 @@ _cell = MarimoCell(None)
 
 
 def take(kind: str) -> MarimoOutput:
-    """Return an output of the running cell, for one kind only."""
+    """Return an output of this kind for the running cell."""
     global _cell
     if _cell.context is not (context := _running()):
         _cell = MarimoCell(context)

@@ -1,17 +1,17 @@
-"""The browser page that shows a run. It asks for its state, and can stop it.
+"""The browser page that shows a run. The page asks for the run's state, and can stop the run.
 
-An output that is only replaced freezes when the page is reloaded, says "running" for ever after a
-kernel restart, and takes the focus from its button with every change. So a script in the output
+An output that is only replaced freezes when the page is reloaded, says "running" forever after a
+kernel restart, and its button loses the focus with every change. A script in the output therefore
 asks three times a second, and changes only the differences::
 
     script in the row ─► server's web socket ─► control thread ─► Row.press, Row.for_page
 
-The control channel has a thread of its own in every ipykernel since 6.0. It answers while a cell
-runs, while a plot is drawn, and after an interrupt. A page without that script (an export, one that
-does not trust the notebook, another front end) never asks, and gets new outputs.
+Since ipykernel 6.0, the control channel has a thread of its own. This thread answers while a cell
+runs, while a plot is drawn, and after an interrupt. A page without that script (an export, an
+untrusted notebook, another front end) never asks, and gets new outputs.
 
-The plot below is an output that is replaced. A page names the picture that it shows, and gets the
-present one if it was reloaded and has missed it.
+The plot below the row is an output that is replaced. A page names the picture that it shows, and
+gets the current one if a reload made it miss that one.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from typing import Any, Protocol
 from nbshare._core.notebook.environment import KernelOutput, has_server, shell
 
 _ASK = "nbshare_rows"
-_LATE_S = 1.0  # for a page to show a picture, unless it was reloaded
+_LATE_S = 1.0  # after which a page that does not show a picture was reloaded
 _MOST_PLOTS = 50  # kept for pages
 _SCRIPT = files(__package__).joinpath("row.js").read_text("utf-8")
-# Shows the values that pictures carry (`notebook.pointer`), on any page that runs scripts.
+# Shows the values that pictures carry (`notebook.pointer`) on any page that runs scripts.
 _POINTER = files(__package__).joinpath("pointer.js").read_text("utf-8")
 POINTER = f"<script>{' '.join(map(str.strip, _POINTER.splitlines()))}</script>"
 
@@ -38,35 +38,36 @@ class Row(Protocol):
     """The display of a run. Both methods are called in the kernel's control thread."""
 
     def for_page(self) -> str:
-        """Return the present markup. A page follows the run, and this shows its state."""
+        """Return the current markup for a page that follows the run."""
 
     def press(self) -> None:
-        """Stop the run, if it is not over."""
+        """Stop the run unless it is over."""
 
 
-# By the id of their output, with the last markup of a run that is over.
+# By the id of the output: the display, or the last markup of a run that is over.
 _rows: dict[str, Row | str] = {}
 _plots: dict[str, KernelOutput] = {}
 
 
 def follow(row: Row, output_id: str, without_kernel: str, unknown: str) -> str:
-    """Start to answer the pages that show a run.
+    """Begin to answer the pages that show a run.
 
     Parameters
     ----------
     row
         The display of the run.
     output_id
-        The output that shows the run, and no longer an earlier run.
+        The output that shows the run from now on, instead of an earlier one.
     without_kernel
         The markup that the page shows if the kernel ends while the page follows the run.
     unknown
-        The markup of a page that is opened after the kernel's end, when the run may have been over.
+        The markup for a page that is opened after the kernel's end, which cannot know whether the
+        run was over.
 
     Returns
     -------
     str
-        A script that follows the run, empty if no page can ask.
+        A script that follows the run, or an empty string if no page can ask.
     """
     kernel_id = _kernel_id()
     if kernel_id is None:
@@ -86,7 +87,7 @@ def follow_plot(output_id: str, plot: KernelOutput) -> None:
 
 
 def end(output_id: str, html: str) -> None:
-    """Store the markup of the last state for pages that ask."""
+    """Store the last markup of a run for pages that ask."""
     if output_id in _rows:
         _rows[output_id] = html
 
@@ -96,7 +97,7 @@ def _literal(text: str) -> str:
 
 
 def _kernel_id() -> str | None:
-    """Return the server's id of this kernel, ready for pages, or None without a server."""
+    """Prepare to answer pages, and return the server's id of this kernel, None without a server."""
     if not has_server():
         return None
     with contextlib.suppress(ImportError, AttributeError, RuntimeError):  # no ipykernel
@@ -120,7 +121,7 @@ def _on_ask(stream: Any, sender: Any, message: dict[str, Any]) -> None:
 
 
 def _answer(name: str, seen: list[str] | None) -> dict[str, Any] | None:
-    """Return the state of a row. `seen` has the ends of the pictures that the page has below it."""
+    """Return the state of a row, and its picture if the page missed it."""
     row = _rows.get(name)
     if row is None:
         return None

@@ -1,4 +1,4 @@
-"""Small panels of one plot, for further axes of a grid, parts of results, slices of volumes."""
+"""Small panels of one plot, for further axes of a grid, parts of results, or slices of volumes."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from nbshare._core.notebook.reading import Reader, is_missing, names_of, parts_o
 from nbshare._core.notebook.values import GREY, Painter, first_of, points, span
 from nbshare.errors import cut
 
-_MAX_PANELS = 12  # in a figure, as smaller ones would be illegible
+_MAX_PANELS = 12  # most panels in a figure, because smaller ones would be illegible
 _COLUMNS, _ROWS = 4, 3
-_MAX_NAME = 16  # characters at the axis of a panel, whose title has the whole name
+_MAX_NAME = 16  # characters at the axis of a panel. The panel's title has the whole name.
 
 
 @dataclass(frozen=True)
 class Panel:
-    """One of the panels: the text above it, its items, and the plot of them."""
+    """One of the panels: the text above it, its items, and its plot."""
 
     title: str
     items: NDArray[np.intp]
@@ -35,9 +35,9 @@ class Panel:
 
 @dataclass(frozen=True)
 class Panels:
-    """The panels of a plot, the number of columns, and a remark on panels that are left out.
+    """The panels of a plot, the number of columns, and a remark on panels that are omitted.
 
-    Panels have one scale and one colour bar or legend, unless they show unlike parts.
+    All panels have the same scale and one colour bar or legend, unless they show unlike parts.
     """
 
     panels: list[Panel]
@@ -47,7 +47,7 @@ class Panels:
 
 
 def part_panels(plot: LivePlot, partial: Any, present: NDArray[np.bool_]) -> Panels | None:
-    """Return a panel for each part of a result, or None if all are in one plot."""
+    """Return a panel for each part of a result, or None if one plot shows all parts."""
     if isinstance(partial, np.ndarray) and plot.value is None and not partial.dtype.names:
         return None
     parts = _parts(plot, partial, present)
@@ -81,7 +81,7 @@ def grid_panels(plot: LivePlot, like: tuple[NDArray[Any], Reader], n: int) -> Pa
 
 
 def slice_panels(plot: LivePlot, shape: tuple[int, ...], n: int) -> Panels | None:
-    """Return a panel for each slice of volumes, or None if a result of the shape is not one."""
+    """Return a panel for each slice of volumes, or None if the results are no volumes."""
     if plot.kind != "image" or len(shape) != 3 or shape[2] in (3, 4):
         return None
     chosen, panels = _some(shape[0], _MAX_PANELS), []
@@ -100,9 +100,9 @@ def _value_of_slice(value: Callable[[Any], Any] | None, k: int) -> Callable[[Any
 def _parts(
     plot: LivePlot, partial: Any, present: NDArray[np.bool_]
 ) -> dict[str, tuple[Any, ...] | None] | None:
-    """Return the parts of results that need a panel each, or None.
+    """Return the parts of results that need a panel each, or None if no panels are needed.
 
-    Each part has a shape, kind and unit, or None if it cannot be drawn.
+    The shape, kind and unit of each part are returned, or None for a part that cannot be drawn.
     """
     reader = Reader(plot.value)
     shown = (reader.shown(partial[i]) for i in np.flatnonzero(present).tolist())
@@ -130,7 +130,7 @@ def _kind_of(part: Any) -> tuple[Any, ...] | None:
 
 
 def _of_parts(plot: LivePlot, parts: dict[str, tuple[Any, ...] | None], n: int) -> Panels | None:
-    """Return a panel for each part that can be drawn."""
+    """Return a panel for each part that can be drawn, or None if there is no such part."""
     drawn = [name for name, kind in parts.items() if kind is not None][:_MAX_PANELS]
     left_out = [name for name in parts if name not in drawn]
     remark = f", without {', '.join(left_out)}" if left_out else ""
@@ -153,7 +153,7 @@ def _value_of_part(value: Callable[[Any], Any] | None, name: str) -> Callable[[A
 
 
 def _of_grid(plot: LivePlot, n_shown: int, n: int) -> Panels:
-    """Return panels of the first axes of a grid, for each value of the others."""
+    """Return a panel of the first axes of a grid for each value of the further axes."""
     coords = [*plot._coords.items()]
     further = coords[n_shown:]
     if len(further) > 2:
@@ -191,20 +191,20 @@ def _columns(n: int) -> int:
 
 
 def _some(n: int, most: int) -> list[int]:
-    """Return a limited number of the first n numbers, evenly spaced, with both ends."""
+    """Return at most so many of the first n numbers, evenly spaced, with both ends."""
     places = np.linspace(0, n - 1, min(n, most)).round().astype(int)
     return [*map(int, np.unique(places))]
 
 
 class PanelsPainter:
-    """Draws one of nbshare's kinds in several axes, on one scale if these are alike.
+    """Draws one of nbshare's kinds of plots in several axes, on one scale if these are alike.
 
     Parameters
     ----------
     figure
         An empty figure.
     kinds
-        The painter of a panel for each kind of plot.
+        The class of painters for each kind of plot.
     inputs, partial, present
         As in `Painter`.
     panels
@@ -212,7 +212,7 @@ class PanelsPainter:
     is_anew
         As in `values.first_of`.
     like
-        The first result and its reader, for panels of a grid, which number texts alike.
+        The first result and its reader, for panels of a grid, which share the numbers of texts.
     """
 
     def __init__(
@@ -256,7 +256,7 @@ class PanelsPainter:
 
     def paint(self, partial: Any, present: NDArray[np.bool_], *, final: bool) -> tuple[int, str]:
         """Update the panels. Return the number of results shown, and a text with ``{}`` for it."""
-        is_shown = present.copy()  # also those of values that have no panel
+        is_shown = present.copy()  # results without a panel count as shown
         for panel, painter in zip(self._panels.panels, self._painters, strict=True):
             items = panel.items
             is_array = isinstance(partial, np.ndarray)
@@ -276,13 +276,13 @@ class PanelsPainter:
         return [cells for painter in self._painters for cells in painter.cells()]
 
     def begin_anew(self, limits: tuple[float, float] | None) -> None:
-        """Read all results again, and show them on scales with these limits."""
+        """Prepare to read all results again, and show them on scales with these limits."""
         self._limits = limits
         for painter in self._painters:
             painter.begin_anew(limits)
 
     def say(self, remark: str) -> None:
-        """Leave out a remark on one of several plots, as each panel has its own title."""
+        """No-op, because each panel has its own title, which leaves no place for a remark."""
 
     def show_done(self) -> None:
-        """Leave the panels as they are, as all have the same axes."""
+        """Keep the panels unchanged, because all have the same axes."""

@@ -10,16 +10,16 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-MAX_BYTES = 600_000  # of a file
-# Of a palette: colours of a map, all of which a plot's image and colour bar have, and others.
+MAX_BYTES = 600_000  # limit of a file
+# Sizes of a palette: the colours of a map, which an image and its colour bar share, and all.
 N_MAP_COLOURS = 192
 _N_OPAQUE, _N_ALL = 224, 256
-# Median cut is for pictures of more colours, or whose frequent colours have fewer of the pixels.
+# Median cut is for pictures with more colours, or whose frequent colours cover fewer of the pixels.
 _MOST, _LEAST_SHARE = 4096, 0.98
 
 
 def encode(picture: Image.Image, compress_level: int = 6) -> bytes:
-    """Return the PNG of a picture."""
+    """Encode a picture as PNG."""
     file = io.BytesIO()
     picture.save(file, "PNG", compress_level=compress_level)
     return file.getvalue()
@@ -28,7 +28,7 @@ def encode(picture: Image.Image, compress_level: int = 6) -> bytes:
 def encode_moderately(
     draw: Callable[[int], Image.Image], resolutions: tuple[int, ...], max_bytes: int
 ) -> bytes:
-    """Return the PNG of the first resolution whose file is small enough, or the last one."""
+    """Return the first PNG that is small enough, or the one of the last resolution."""
     for resolution in resolutions:
         picture = draw(resolution)
         if _n_changes(picture) < max_bytes // 2:  # otherwise it is larger, and encoding takes time
@@ -42,16 +42,16 @@ def encode_moderately(
 
 
 def _n_changes(picture: Image.Image) -> int:
-    """Return the number of pixels that differ from the one to the left."""
+    """Return the number of pixels that differ from their left neighbour."""
     pixels = np.ascontiguousarray(picture.convert("RGBA")).view(np.uint32)
     return int(np.count_nonzero(pixels[:, 1:] != pixels[:, :-1]))
 
 
 def in_palette(picture: Image.Image) -> Image.Image:
-    """Return a picture in 256 colours.
+    """Return a picture reduced to 256 colours.
 
-    The colours of an image and its colour bar are kept, because values are read from them. Text and
-    edges, whose colours are many and rare, get the nearest of 256.
+    The colours of an image and its colour bar are kept, because values are read from these colours.
+    Text and edges have many rare colours, which are replaced by the nearest colours of the palette.
     """
     pixels = np.asarray(picture.convert("RGBA"))
     is_opaque = pixels[..., 3] == 255
@@ -68,7 +68,7 @@ def in_palette(picture: Image.Image) -> Image.Image:
 
 
 def _opaque(colours: NDArray[np.uint8]) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
-    """Return the places of colours in a palette, and the palette."""
+    """Return the index of each colour in a palette, and the palette."""
     codes = colours[:, :3] @ np.array([1 << 16, 1 << 8, 1], np.uint32)
     each, where, counts = np.unique(codes, return_inverse=True, return_counts=True)
     if len(each) > _MOST:
@@ -93,5 +93,5 @@ def _quantized(
 
 
 def _filled(palette: NDArray[Any], n: int) -> NDArray[np.uint8]:
-    """Return a palette of n colours, whose last ones are unused."""
+    """Pad a palette to n colours."""
     return np.pad(palette, ((0, n - len(palette)), (0, 0))).astype(np.uint8)

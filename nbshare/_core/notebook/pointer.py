@@ -1,12 +1,12 @@
-"""The values of a plot travel in its picture, so that a page can show the one under the pointer.
+"""The values of a plot, stored in its picture, for the pointer on a page.
 
-Every copy of the picture has them: a frame, the notebook's file, and the panel of `explore`. The
-page needs no kernel, only one script for all of its pictures::
+A frame, the notebook's file and the panel of `explore` all carry the values. The page needs no
+kernel, only one script for all of its pictures::
 
     painter ─► Cells ─► a chunk of the PNG ─► pointer.js ─► words at the pointer
 
 A cell is a pixel of an image, a point of a line, or a bar. Programs that do not know the chunk skip
-it, as the PNG standard requires.
+the chunk, as the PNG standard requires.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ Floats = NDArray[np.float64]
 
 _CHUNK = b"nbVL"  # a private chunk, not to be copied into a changed picture
 _HEADER = 33  # bytes of a PNG before its second chunk
-# Numbers in a frame, and in the last picture, of some 2 bytes each. More cells become blocks.
+# Most numbers in a frame, and in the last picture, about 2 bytes each. More cells become blocks.
 _MOST = {False: 2**15, True: 2**17}
-_MOST_DATES = 2**12  # as each is a text
+_MOST_DATES = 2**12  # because each is a text
 _UNIT = 10_000  # of the width and height of a picture
-_DIGITS = 6, 9, 17  # of coordinates, the first that tells them apart
-_MANTISSA = 15  # bits that are kept, of which the page shows four digits
+_DIGITS = 6, 9, 17  # of coordinates, as few as tell them apart
+_MANTISSA = 15  # bits that are kept, enough for the four digits that the page shows
 _MAX_WHOLE = 2**20  # integers that are kept exactly
 _MAX_EXACT = 2**53  # integers that are exact in float64
 _GONE = np.uint32(0xFFF80000)  # a NaN that stands for no result
@@ -45,18 +45,18 @@ _GONE = np.uint32(0xFFF80000)  # a NaN that stands for no result
 
 @dataclass(frozen=True)
 class Along:
-    """The cells along one axis.
+    """Coordinates and edges of the cells along one axis.
 
     Attributes
     ----------
     edges
-        Where cells begin and end, one more than cells, or the places of points.
+        Where cells begin and end, one more edge than cells, or the places of points.
     firsts, lasts
         Coordinates of the first and the last value in each cell.
     label
         Name and unit of the coordinates. Default: the label of the axis.
     names
-        Of all values, if these are at 0, 1, 2, … Default: as the axis writes numbers.
+        Names of the coordinates 0, 1, 2, … Default: numbers, as the axis writes them.
     """
 
     edges: Floats
@@ -73,29 +73,29 @@ class Cells:
     Attributes
     ----------
     axes
-        The Axes that show it.
+        The Axes that show the values.
     x, y
-        The columns and the rows, None for lines, of which the page takes the nearest.
+        The columns and the rows. `y` is None for lines, of which the page takes the nearest.
     values
-        Of shape (rows, columns), or of several numbers per cell.
+        An array of shape (rows, columns), with a further axis if cells have several numbers.
     names
-        Name and unit of the values, or one for each line.
+        Name and unit of the values, or those of each line.
     rows
         Another text for each line.
     is_there
-        Which cells have a result. Default: all.
+        Flags of the cells that have a result. Default: all cells have one.
     joined_by
         Text between several numbers of a cell.
     how
-        How cells are combined if there are too many.
+        The reduction that combines cells if there are too many.
     items
-        Number of items in each cell, and in all, if they follow each other row by row.
+        Number of items in each cell and in total, for items that follow each other row by row.
     note
         A line below the value.
     categories
         Names of the values 0, 1, 2, …, if these stand for names.
     are_dates, zone
-        Whether the values are Matplotlib's days, in a time zone.
+        Whether the values are Matplotlib's days, and their time zone.
     """
 
     axes: Any
@@ -114,7 +114,7 @@ class Cells:
     zone: dt.tzinfo | None = None
 
     def coarser(self, steps: list[int]) -> Cells:
-        """Return blocks of these cells."""
+        """Combine these cells in blocks of so many rows and columns."""
         if self.y is None or max(steps) == 1:
             return self
         x, y = _coarser(self.x, steps[1]), _coarser(self.y, steps[0])
@@ -152,7 +152,7 @@ def _coarser(along: Along, step: int) -> Along:
 
 
 def chunk_of(tables: list[Cells], *, final: bool) -> bytes:
-    """Return a chunk of a PNG with the values that it shows."""
+    """Return a chunk of a PNG that stores the values of its picture."""
     if not tables:
         return b""
     most = _MOST[final] // len(tables)
@@ -165,7 +165,7 @@ def chunk_of(tables: list[Cells], *, final: bool) -> bytes:
 
 
 def with_chunk(png: bytes, chunk: bytes) -> bytes:
-    """Return a PNG with one more chunk."""
+    """Insert a chunk into a PNG."""
     return png[:_HEADER] + chunk + png[_HEADER:]
 
 
@@ -184,7 +184,7 @@ def _head(cells: Cells) -> dict[str, Any]:
     place = axes.get_window_extent()
 
     def along(values: Any, *, is_x: bool) -> Any:
-        """Return places in the picture, from its upper left corner."""
+        """Return places in the picture, measured from its upper left corner."""
         points = np.zeros((len(values), 2))
         points[:, 1 - is_x] = values
         points[:, int(is_x)] = (axes.get_ylim if is_x else axes.get_xlim)()[0]
@@ -236,14 +236,14 @@ def _whole(shares: Any) -> list[int]:
 
 
 def _split(label: str) -> list[str]:
-    """Return the name and the unit that the label of an axis has."""
+    """Split the label of an axis into name and unit."""
     label = " ".join(label.split())
     found = re.fullmatch(r"(.+) \((.+?)\)(.*)", label)
     return [found[1] + found[3], found[2]] if found else [label, ""]
 
 
 def _texts(axis: Axis, along: Along, label: str) -> list[str]:
-    """Return a text for each cell along an axis."""
+    """Return the text of each cell along an axis."""
     name, unit = _split(label)
     firsts, lasts = along.firsts, along.lasts
     each = _written(axis, np.concatenate([firsts, lasts]), along.names)
@@ -254,7 +254,7 @@ def _texts(axis: Axis, along: Along, label: str) -> list[str]:
 
 
 def _written(axis: Axis, values: Floats, names: list[str] | None) -> list[str]:
-    """Return numbers of an axis as texts."""
+    """Return coordinates as texts, as the axis writes them."""
     if names is not None:
         return [names[k] for k in values.astype(int).tolist()]
     formatter = axis.get_major_formatter()
@@ -262,7 +262,7 @@ def _written(axis: Axis, values: Floats, names: list[str] | None) -> list[str]:
         return _dates(values, formatter._tz)
     is_finite = np.isfinite(values)
     steps = np.diff(np.unique(values[is_finite]))
-    if steps.size:  # a hundredth of a step tells all of them apart
+    if steps.size:  # hundredths of a step tell all values apart
         values = np.round(values, 2 - math.floor(math.log10(steps.min())))
     if (values[is_finite] == np.round(values[is_finite])).all():
         if (np.abs(values) < _MAX_EXACT).all():  # the usual case, and quick
@@ -280,7 +280,7 @@ def _dates(values: Floats, zone: dt.tzinfo | None) -> list[str]:
 
 
 def _bytes_of(cells: Cells) -> bytes:
-    """Return the upper halves of float64 numbers, byte by byte, which compresses well."""
+    """Return the upper halves of float64 numbers as byte planes, which compress well."""
     values = np.ascontiguousarray(cells.values, np.float64)
     halves = (values.view(np.uint64) >> np.uint64(32)).astype(np.uint32)
     is_whole = (values == np.round(values)) & (np.abs(values) < _MAX_WHOLE)

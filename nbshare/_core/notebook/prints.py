@@ -9,16 +9,17 @@ from typing import Any
 
 from nbshare._core.functions.modules import variables_of
 
-# A page with megabytes of text becomes slow. Limits for one burst, and per second.
+# Limits for one burst, and per second, because megabytes of text make a page slow.
 _BURST = 300_000  # characters
 _PER_SECOND = 30_000
-_TAIL = 2_000  # of hidden text, of which the end is shown
+_TAIL = 2_000  # characters shown of the end of hidden text
 
 
 class Printer:
-    """Writes to the present streams of the thread that creates it.
+    """Writes to the current streams of the thread that creates it.
 
-    A notebook shows as much as a page can bear, then the number of hidden characters, and the end.
+    In a notebook, text beyond a page's limit is hidden, except for its end. The number of hidden
+    characters is written instead.
     """
 
     def __init__(self) -> None:
@@ -34,13 +35,13 @@ class Printer:
         self._streams[name].write(text)
 
     def close(self) -> None:
-        """Write how much was left out."""
+        """Write how many characters are hidden, and the end of the hidden text."""
         for stream in self._streams.values():
             stream.close()
 
 
 class _Stream:
-    """One of the streams: a stream of a kernel or terminal, a file, or None."""
+    """One of the caller's streams: a stream of a kernel or terminal, a file, or None."""
 
     # Class attributes, so that a run without prints does not set them.
     _allowed, _counted_at = 0.0, -3600.0
@@ -49,7 +50,7 @@ class _Stream:
 
     def __init__(self, stream: Any) -> None:
         self.stream = stream
-        # ipykernel's name of the cell that a print belongs to.
+        # ipykernel's name for the cell that a print belongs to.
         self._parent = getattr(stream, "parent_header", None)
 
     def is_in(self, stream: Any) -> bool:
@@ -57,7 +58,7 @@ class _Stream:
         return stream is self.stream and getattr(stream, "parent_header", None) == self._parent
 
     def write(self, text: str) -> None:
-        """Write text, or count its characters if they exceed the limit."""
+        """Write text, or hide it if it exceeds the limit."""
         if not self._is_kernel or self._may_write(len(text)):
             self._tell_hidden()
             self._write(text)
@@ -68,7 +69,7 @@ class _Stream:
     def close(self) -> None:
         """Write the end of the hidden text."""
         tail = self._tail
-        if self._n_hidden > len(tail):  # it begins in the middle of a line
+        if self._n_hidden > len(tail):  # the tail begins in the middle of a line
             tail = tail.partition("\n")[2]
         self._n_hidden -= len(tail)
         self._tell_hidden()
@@ -82,7 +83,7 @@ class _Stream:
         now = time.monotonic()
         self._allowed += (now - self._counted_at) * _PER_SECOND
         self._allowed, self._counted_at = min(self._allowed, _BURST), now
-        # After hiding some, hide for a second at least, or a notice would follow every line.
+        # Once text is hidden, hide more for at least a second, or a notice would follow every line.
         may = self._allowed >= n + (_PER_SECOND if self._n_hidden else 0)
         self._allowed -= n if may else 0
         return may
@@ -98,7 +99,7 @@ class _Stream:
         if self.stream is None or not text:
             return
         if self._is_kernel and self.stream.parent_header != self._parent:
-            # The cell is over, and this may be any thread, so a message of our own names the cell.
+            # The cell is over, and any thread may be here, so a message of our own names the cell.
             self.stream.flush()  # earlier text
             session, where = self.stream.session, self.stream.pub_thread
             content = {"name": self.stream.name, "text": text}
@@ -117,7 +118,7 @@ class _Stream:
 
 
 def _bars_aside(stream: Any) -> AbstractContextManager[Any]:
-    """Clear tqdm's bars from the terminal, as `tqdm.write` does, to draw them again after it."""
+    """Clear tqdm's bars for a while, as `tqdm.write` does, and draw them again below the text."""
     tqdm = variables_of(sys.modules.get("tqdm")).get("tqdm")
     if tqdm is None or not getattr(tqdm, "_instances", None):
         return nullcontext()

@@ -1,10 +1,10 @@
-"""Values of many results in an image of limited size, which omits none of them.
+"""Values of many results in an image of limited size, which omits no value.
 
-If results have more pixels than the image, each of its pixels shows a block of theirs::
+If results have more pixels than the image, each pixel of the image shows a block of pixels::
 
     results ─► as they arrive: blocks of each, combined in cells ─► for a frame: blocks of the cells
 
-Each result is read once. NaN counts as missing, so a pixel shows the other values of its block.
+Each result is read once. NaN counts as missing: a pixel shows the other values of its block.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 
-# How values become one, and a value that changes none. NaN is left out.
+# For each reduction: the function, and the value that changes nothing. NaN is ignored.
 COMBINED: dict[str, tuple[np.ufunc, float]] = {
     "mean": (np.add, 0.0),
     "sum": (np.add, 0.0),
@@ -29,8 +29,8 @@ COMBINED: dict[str, tuple[np.ufunc, float]] = {
     "min": (np.fmin, np.inf),
     "max": (np.fmax, -np.inf),
 }
-_LONG = 16  # longer blocks are reduced one by one, which costs less
-_LARGEST = 1e30  # float32 could not hold sums of more
+_LONG = 16  # longer blocks are reduced one by one, which is faster
+_LARGEST = 1e30  # sums of larger values could overflow float32
 
 
 @dataclass(frozen=True)
@@ -40,13 +40,13 @@ class Picture:
     Attributes
     ----------
     pixels
-        NaN where there is no value.
+        The values, NaN where there are none.
     low, high
-        The least and the greatest finite value of the whole, ``inf`` and ``-inf`` if there is none.
+        The smallest and the largest finite value, ``inf`` and ``-inf`` if there are none.
     is_there
-        Where results have arrived, also if they are NaN.
+        Flags of the pixels for which results have arrived, even if these are NaN.
     n_left_out
-        Number of values that are NaN in pixels that show others.
+        Number of NaN values in pixels that show other values.
     """
 
     pixels: Floats
@@ -57,7 +57,7 @@ class Picture:
 
 
 class Raster:
-    """Cells that each combine values of one or several results.
+    """Cells, each of which combines values of one or several results.
 
     Parameters
     ----------
@@ -68,7 +68,7 @@ class Raster:
     how
         One of LivePlot's reductions.
     steps
-        Sides of the blocks that a result is reduced to, along its first axes.
+        Sides of the blocks that a result is divided into, along its first axes.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class Raster:
         self._low, self._high = math.inf, -math.inf  # of all finite values
 
     def add(self, cells: NDArray[np.intp], items: NDArray[np.intp], rows: NDArray[Any]) -> None:
-        """Combine results with those in their cells. Both numbers are in ascending order."""
+        """Combine results with those in their cells. `cells` and `items` are in ascending order."""
         is_nan, rows = self._split(rows)
         rows = self._blocks(rows)
         n_nan = None if is_nan is None else self._count_blocks(is_nan)
@@ -107,7 +107,7 @@ class Raster:
             _combine(self._count_nan(), mine, n_nan, firsts, np.add)
 
     def put(self, places: Sequence[slice], part: NDArray[Any]) -> None:
-        """Put a part of the only result in its place."""
+        """Put a part of the only result at its place."""
         if not self._is_of_parts:
             self._n, self._is_of_parts = np.zeros_like(self._values, np.int64), True
         is_nan, rows = self._split(part[np.newaxis])
@@ -123,11 +123,11 @@ class Raster:
 
     @property
     def ends(self) -> tuple[float, float]:
-        """The least and the greatest finite value, ``inf`` and ``-inf`` if there is none."""
+        """The smallest and the largest finite value, ``inf`` and ``-inf`` if there are none."""
         return self._low, self._high
 
     def is_full(self, n_cells: int) -> bool:
-        """Whether the first cells all have a result."""
+        """Return whether each of the first cells has a result."""
         return bool(self._n[:n_cells].all())
 
     def picture(self, steps: Sequence[int], *, is_combined: bool) -> Picture:
@@ -136,9 +136,9 @@ class Raster:
         Parameters
         ----------
         steps
-            Sides of these blocks, along the first axes of a result.
+            Sides of the blocks, along the first axes of a result.
         is_combined
-            Whether the limits are those of the combined values, otherwise those of the results.
+            Whether `low` and `high` are those of the combined values, not of the results.
         """
         n_valid = self._n if self._is_of_parts else self._n * self._sizes
         is_there: NDArray[np.bool_] = n_valid > 0
@@ -163,7 +163,7 @@ class Raster:
         return Picture(values, low, high, np.broadcast_to(is_there, values.shape), n_left_out)
 
     def _seen_from_afar(self, values: Floats, steps: Sequence[int]) -> tuple[Floats, int]:
-        """Return blocks of an image, and how many of its NaN are in blocks that show others."""
+        """Return blocks of an image, and the number of NaN in blocks that show other values."""
         sizes = sizes_of(values.shape[1:], steps)
         if not np.isnan(values.min()):
             seen = blocks(self._ufunc, values, steps, self._neutral, axis=1)
@@ -178,9 +178,9 @@ class Raster:
         return np.where(n_valid > 0, seen, np.nan), int(n_nan[n_valid > 0].sum())
 
     def _split(self, rows: NDArray[Any]) -> tuple[NDArray[np.bool_] | None, NDArray[Any]]:
-        """Return which values are NaN, if any is, and the values with neutral ones in their place.
+        """Return a mask of NaN, or None without NaN, and the values with NaN replaced.
 
-        Widen the limits to them.
+        Neutral values replace NaN. The limits are widened to the finite values.
         """
         low, high, has_nan = extremes(rows)
         self._low, self._high = min(self._low, low), max(self._high, high)
@@ -212,8 +212,8 @@ def _combine(
     firsts: NDArray[np.intp],
     ufunc: np.ufunc,
 ) -> None:
-    """Combine rows with some cells. The rows of a cell are consecutive, from its first on."""
-    if len(mine) == 1:  # in place, as a cell may be large
+    """Combine rows with the cells `mine`. The rows of each cell begin at its index in `firsts`."""
+    if len(mine) == 1:  # in place, because a cell may be large
         cell = cells[mine[0] : mine[0] + 1]
         if len(rows) > _LONG:
             rows = ufunc.reduce(rows, axis=0, keepdims=True, dtype=cells.dtype)
@@ -240,13 +240,13 @@ def blocks(
     Parameters
     ----------
     ufunc, neutral
-        The function that combines two values, and the value that changes none.
+        The function that combines two values, and the value that changes nothing.
     values
         The values.
     steps
-        Sides of a block, along `axis` and those after it.
+        Sides of a block, along `axis` and the axes after it.
     phases
-        How many values the first block lacks along each axis. Default: none.
+        Number of values that the first block lacks along each axis. Default: 0.
     axis
         The first axis that has blocks.
     dtype
@@ -287,9 +287,9 @@ def _along(
 def sizes_of(
     shape: Sequence[int], steps: Sequence[int], phases: Sequence[int] = ()
 ) -> NDArray[np.int64]:
-    """Return how many values each block has, to be broadcast.
+    """Return the number of values in each block, in a shape that broadcasts.
 
-    The first block of an axis lacks as many as its phase says, and the last one may have fewer.
+    The first block along an axis lacks as many values as the axis's phase. The last may be shorter.
     """
     sizes = np.ones((), np.int64)
     for size, step, phase in zip_longest(shape, steps, phases, fillvalue=0):
@@ -302,7 +302,7 @@ def sizes_of(
 
 
 def extremes(values: NDArray[Any]) -> tuple[float, float, bool]:
-    """Return the least and the greatest finite value, and whether there is a NaN.
+    """Return the smallest and the largest finite value, and whether there is a NaN.
 
     Without finite values, the limits are ``inf`` and ``-inf``.
     """

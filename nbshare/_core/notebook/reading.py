@@ -1,6 +1,6 @@
 """Results and items as arrays of numbers or dates, with their names, units and time zones.
 
-Objects of packages are recognized by their attributes, so no package is imported.
+Objects of other packages are recognized by their attributes, so no package is imported.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from numpy.typing import NDArray
 from nbshare._core.arrays.by_reference import is_masked
 from nbshare._core.notebook.live_plot import NothingYetError
 
-_MAX_NAMES = 20  # of a Series, which otherwise is data over an index
-_MAX_TEXTS = 50  # as more bars or colours could not be told apart
+_MAX_NAMES = 20  # most names of a Series. A longer one is data over an index.
+_MAX_TEXTS = 50  # because more bars or colours could not be told apart
 
 
 class ResultAxis(NamedTuple):
-    """The name, unit and coordinates of an axis of a result, None if it is only numbered."""
+    """The name, unit and coordinates of an axis of a result, None for a numbered axis."""
 
     name: str
     unit: str
@@ -32,7 +32,7 @@ class ResultAxis(NamedTuple):
 
 
 class Reader:
-    """Reads the results of one run, which are all of the same kind as the first.
+    """Reads the results of one run, which must all be of the same kind as the first.
 
     A result that is missing, or for which ``value=`` raises, becomes NaN.
 
@@ -48,15 +48,15 @@ class Reader:
     label, unit
         The name of the results, if they have one, and the unit of quantities.
     axes
-        The axes of a result, if they have names or coordinates.
+        The axes of a result, empty if they have neither names nor coordinates.
     zone
         The time zone of dates.
     texts
-        Results that are texts, or members of an Enum, with the number for each.
+        The number that stands for each text, or for each member of an Enum.
     n_missing
-        Number of values that were missing so far.
+        Number of missing values so far.
     problem
-        An error of the user's function, or None.
+        The last error that the user's function raised, or None.
     """
 
     def __init__(self, value: Callable[[Any], Any] | None) -> None:
@@ -80,13 +80,13 @@ class Reader:
         TypeError, ValueError
             If the values do not fit into one array.
         CannotDrawError
-            If all values are missing, and none has been read before.
+            If all results so far are missing.
         """
         parts = [self._part(result) for result in results]
         kept = [part for part in parts if part is not None]
         if not kept and self._shape is None:
             raise self.problem or NothingYetError(
-                "There is nothing to draw, as all results so far are missing."
+                "There is nothing to draw because all results so far are missing."
             )
         array = np.asarray(kept) if kept else np.empty((0, *(self._shape or ())), self._dtype)
         if array.dtype == object:  # of several kinds, or too large for NumPy's integers
@@ -103,7 +103,7 @@ class Reader:
         return filled
 
     def shown(self, result: Any) -> Any:
-        """Return the part of a result that ``value=`` chooses, or None if it is missing."""
+        """Return the part of a result to draw, or None if it is missing or ``value=`` raises."""
         if self._value is not None:
             try:
                 result = self._value(result)
@@ -124,13 +124,13 @@ class Reader:
         return self._row(shown, [named.get(name) for name in self.names])
 
     def _describe(self, first: Any) -> None:
-        """Note the name, unit and axes of the first result, an object of xarray or pandas."""
+        """Record the name, unit and axes of the first result, if it has any."""
         self.axes = axes_of(first)
         self.label, unit = _described(first)
         self.unit = self.unit or unit
 
     def _plain(self, result: Any) -> Any:
-        """Return a result in NumPy's types."""
+        """Return a result as numbers, dates or durations of NumPy."""
         if isinstance(result, tuple | list | range):
             return self._row(result, result)
         are_texts = _is_text(result)
@@ -153,14 +153,14 @@ class Reader:
         return array
 
     def _row(self, result: Any, parts: Sequence[Any]) -> Any:
-        """Return the parts of a result as a row. Raise an error that names its type."""
+        """Return the parts of a result as a row. An error names the type of the result."""
         try:
             return self._filled(parts)
         except TypeError:
             raise TypeError(f"of type {type(result).__name__}") from None
 
     def _filled(self, parts: Sequence[Any]) -> Any:
-        """Return parts as a row, with NaN for those that are missing."""
+        """Return parts as a row, with NaN in place of missing parts."""
         plain = [None if is_missing(part) else self._plain(_unnamed(part)) for part in parts]
         there = [part for part in plain if part is not None]
         if not there:
@@ -171,7 +171,7 @@ class Reader:
         return row if row.dtype != object else row.astype(float)
 
     def _numbers_of(self, result: Any) -> Any:
-        """Return the number of a text, or those of an array of texts."""
+        """Return the number that stands for a text, or those for an array of texts."""
         if isinstance(result, enum.Enum):
             result = result.name
         whole = np.asarray(result)
@@ -194,7 +194,7 @@ class Reader:
         return np.datetime64(time, "us")
 
     def _bare(self, quantity: Any) -> Any:
-        """Return the numbers of a quantity in the unit of the first one, None of anything else."""
+        """Return a quantity's numbers in the unit of the first one, None of anything else."""
         if hasattr(quantity, "to_value") and hasattr(quantity, "unit"):  # of astropy
             if self._units is None:
                 self._units, self.unit = quantity.unit, str(quantity.unit)
@@ -207,7 +207,7 @@ class Reader:
 
 
 def axes_of(result: Any) -> list[ResultAxis]:
-    """Return the axes of an array of xarray, or of a Series or table, otherwise none."""
+    """Return the axes of an xarray array, a Series or a table. Return [] for anything else."""
     if hasattr(result, "dims") and hasattr(result, "coords"):
         return [_axis(name, result.coords.get(name)) for name in result.dims]
     axes = result.axes if hasattr(result, "iloc") else []
@@ -223,7 +223,7 @@ def _axis(name: Any, values: Any) -> ResultAxis:
 
 
 def _described(result: Any) -> tuple[str, str]:
-    """Return the name and the unit of an object of xarray or pandas, empty if there is none."""
+    """Return the name and the unit of an object of xarray or pandas, empty if it has none."""
     attrs = getattr(result, "attrs", None)
     if not isinstance(attrs, Mapping):
         return "", ""
@@ -232,13 +232,13 @@ def _described(result: Any) -> tuple[str, str]:
 
 
 def is_missing(result: Any) -> bool:
-    """Whether a result stands for a missing one, such as None, or NaT or NA of pandas."""
+    """Return whether a result stands for a missing one: None, masked, or pandas' NaT or NA."""
     is_pandas = type(result).__name__ in ("NaTType", "NAType")
     return result is None or result is np.ma.masked or is_pandas
 
 
 def parts_of(result: Any) -> Mapping[Any, Any] | None:
-    """Return the parts of a result by name, those of a tuple by number unless it is a row."""
+    """Return the parts of a result by name, or None if it has no parts or is a row."""
     if (named := named_parts(result)) is not None or type(result) is not tuple:
         if named is not None and len(named) == 1:
             ((name, only),) = named.items()
@@ -251,7 +251,7 @@ def parts_of(result: Any) -> Mapping[Any, Any] | None:
 
 
 def _unnamed(part: Any) -> Any:
-    """Return the parts of a part, without their names, or the part if it has none."""
+    """Return the parts of a part as a list, or the part itself if it has none."""
     parts = parts_of(part)
     return part if parts is None else [*parts.values()]
 
@@ -268,7 +268,7 @@ def _sort_of(part: Any) -> str:
 
 
 def named_parts(result: Any) -> Mapping[Any, Any] | None:
-    """Return the parts of a result and their names, or None if it has no parts."""
+    """Return the parts of a result by name, or None if they have no names."""
     if isinstance(result, Mapping) or (hasattr(result, "keys") and hasattr(result, "data_vars")):
         return {str(name): part for name, part in result.items()}
     if isinstance(result, tuple) and hasattr(result, "_fields"):
@@ -285,14 +285,14 @@ def named_parts(result: Any) -> Mapping[Any, Any] | None:
 
 
 def is_number(result: Any) -> bool:
-    """Whether a result is a single number."""
+    """Return whether a result is a single number or scalar of NumPy."""
     return isinstance(result, Number | np.generic)
 
 
 def unmasked(result: Any) -> Any:
-    """Return a masked array's values, with NaN (NaT in dates) where it is masked.
+    """Return a masked array's values, with NaN (NaT for times) where it is masked.
 
-    Anything else is unchanged.
+    Anything else is returned unchanged.
     """
     if not is_masked(result):
         return result
@@ -305,7 +305,7 @@ def unmasked(result: Any) -> Any:
 
 
 def names_of(values: NDArray[Any], digits: Sequence[int] = (3, 6, 17)) -> list[str]:
-    """Return values as texts, exact if short, otherwise with as few digits as make them differ."""
+    """Return values as texts with few digits: exact if possible, otherwise distinct."""
     if values.dtype.kind == "M":
         days = values.astype("M8[D]")
         return [str(x) for x in (days if (days == values).all() else values.astype("M8[s]"))]
@@ -344,7 +344,7 @@ def _is_time(part: Any) -> bool:
 
 
 def is_place(item: Any) -> bool:
-    """Whether an item that is not a number has a place on an axis, as dates and quantities do."""
+    """Return whether a date, duration or quantity has a place on an axis."""
     return _is_dated(item) or hasattr(item, "to_value") or hasattr(item, "m_as")
 
 

@@ -1,6 +1,6 @@
-"""The progress display in a notebook, one output, whose last state is saved.
+"""The progress display in a notebook: one output, whose last state is saved.
 
-tqdm's own widget is saved in the .ipynb as "0%" for ever. The display has three forms:
+tqdm's own widget is saved in the .ipynb as "0%" forever. This display has three forms:
 
 ``live``   with a Stop button, for a page that asks (`notebook.page`)
 ``saved``  for the notebook's file, without figures, while such a page shows the live one
@@ -34,25 +34,25 @@ from nbshare._core.notebook.environment import is_static, kernel_output
 from nbshare.errors import counted, cut
 
 _INTERVAL_S = 1 / 3
-_MAX_FAILURES = 10  # listed
-_SLOW_S, _MUCH = 5.0, 3  # an item is slow after so many seconds and times the usual
+_MAX_FAILURES = 10  # most failures that are listed
+_SLOW_S, _MUCH = 5.0, 3  # seconds, and multiple of the usual duration, from which an item is slow
 _BAR_ROOM = 24  # px, the height of a histogram
-_MAX_NAMED = 20  # retried items
+_MAX_NAMED = 20  # most retried items that are listed
 _MAX_TEXT = 60  # characters of an item or a message
-_MAX_ERROR = 200  # of an error, over several lines
+_MAX_ERROR = 200  # characters of an error, over several lines
 _LEAST_GAIN_S = 1.0  # the gain of a shorter run is noise
-# As wide as a plot, and aligned with code and printed output.
+# The row is as wide as a plot, and aligned with code and printed output.
 _WIDTH = "max-width:760px;box-sizing:border-box;padding:2px 0 2px 8px"
 _HEIGHT, _BAR = 24, 4  # px, the same during and after the run, so nothing jumps, and the bar in it
 
-# The theme's colours, for light and dark pages, or without a theme, Okabe and Ito's.
+# The theme's colours, for light and dark pages, or Okabe and Ito's without a theme.
 _BLUE = "--jp-brand-color1", "#0072B2"
 _GREEN = "--jp-success-color1", "#009E73"
 _ORANGE = "--jp-warn-color1", "#D55E00"
 _RED = "--jp-error-color1", "#B2182B"
 _GREY = "--jp-ui-font-color2", "#757575"
 _TEXT = "--jp-ui-font-color1", "inherit"
-# Mark and colour, always next to the state's word. No triangle, which means a fold.
+# Mark and colour, always next to the state's name. No triangle, which would mean a fold.
 _LOOKS: dict[str, tuple[str, tuple[str, str]]] = {
     "starting": ("○", _BLUE),
     "running": ("●", _BLUE),
@@ -65,8 +65,8 @@ _UNKNOWN = "was running at its last update; its kernel has ended since"
 _THREADS = "This Python has no GIL: backend=&quot;threads&quot; uses all CPUs, too."
 _TEXTS = "now", "reports", "stage"  # columns of text
 _has_gil: Callable[[], bool] = getattr(sys, "_is_gil_enabled", lambda: True)
-_GAP = "&nbsp;" * 3  # in the markup, as all gaps are, because GitHub strips styles
-# If there is no room for the names, they wrap into a second line, which is hidden.
+_GAP = "&nbsp;" * 3  # like all gaps, in the markup, because GitHub strips styles
+# Names without room wrap into a second line, which is hidden.
 _HINT = (
     '<div style="flex:0 1 auto;height:{height}px;overflow:hidden">&#8203;'
     '<span style="display:inline-block;white-space:nowrap">{names}</span></div><div>&nbsp;▾</div>'
@@ -80,7 +80,7 @@ _BUTTON = (
 
 
 class NotebookRow:
-    """One output of a cell, in HTML and in plain text.
+    """The progress display of one run, in HTML and in plain text.
 
     Parameters
     ----------
@@ -89,12 +89,12 @@ class NotebookRow:
     in_background
         Whether other cells run at the same time.
     has_plot
-        Whether a plot follows below, whose values a page shows under the pointer.
+        Whether a plot follows below. A page shows its values under the pointer.
     """
 
     def __init__(self, job: Job, *, in_background: bool, has_plot: bool = False) -> None:
         self._job = job
-        self._timed = not is_static()  # if not, leave out figures that differ from run to run
+        self._timed = not is_static()  # if not, omit figures that differ from run to run
         self._speed = Speed(job)
         self.output = kernel_output("row")
         # The cell that waits for the run, and may start more of them.
@@ -107,11 +107,11 @@ class NotebookRow:
         self._script += self._pointer if self._script else ""
 
     def draw(self, *, final: bool) -> float:
-        """Show the present state."""
+        """Show the current state, and return the time until the next call in seconds."""
         bundle = self._bundle(final=final)
         if final:
             page.end(self.output.id, bundle["text/html"])
-            # Inside, as the first line is the row's.
+            # Inside, because the first line must be the row's.
             bundle["text/html"] = (
                 bundle["text/html"].removesuffix("</div>") + self._pointer + "</div>"
             )
@@ -119,7 +119,7 @@ class NotebookRow:
         return _INTERVAL_S
 
     def for_page(self) -> str:
-        """Return the markup for a page that asks. After that, only the last state is sent."""
+        """Return the markup for a page that asks, and send the other pages only the last state."""
         self._is_followed = True
         words, stop = self._words(), ""
         if self._job.state in LIVE and not self._refusal:
@@ -128,10 +128,10 @@ class NotebookRow:
         return self._markup(words, stop=stop)
 
     def press(self) -> None:
-        """Stop the run.
+        """Stop the run on behalf of the Stop button.
 
-        The first Stop in a cell returns partial results, and the cell continues. The second one
-        interrupts the cell, because the user wants to leave a loop.
+        At the first press in a cell, the run returns partial results, and the cell continues. At
+        the second, the cell is interrupted, because the user wants to leave a loop.
         """
         if self._is_pressed or self._job.state not in LIVE:
             return
@@ -141,7 +141,7 @@ class NotebookRow:
             return
         try:
             self._job.cancel()
-        except RuntimeError as error:  # another process runs it
+        except RuntimeError as error:  # another process runs the job
             self._refusal = str(error)
         if self._cell is not None:
             self._cell.was_stopped = True
@@ -156,7 +156,7 @@ class NotebookRow:
             markup = self._markup(words)
             stages = stage_lines(self._job) if self._timed else []
             plain = "\n".join([self._line(words), *stages])
-        if not final:  # a script updates it, on pages that run scripts
+        if not final:  # a script updates the markup on pages that run scripts
             markup = f"<div>{markup}{self._script}</div>"
         return {"text/html": markup, "text/plain": plain}
 
@@ -176,10 +176,10 @@ class NotebookRow:
         return f"{_look(words)[0]} {label}{words}"
 
     def _markup(self, words: Words, *, stop: str = "") -> str:
-        """Return one line, a bar while it runs, and the details folded under both."""
+        """Return a line, a bar while the job runs, and the details folded under both."""
         mark, colour = _look(words)
         label = f"<b>{html.escape(self._job.label)}</b> " if self._job.label else ""
-        # A screen reader reads it aloud at each change, so it has no figures.
+        # A screen reader reads this aloud at each change, so there are no figures.
         state = f'<span role="status">{label}{words.state}</span>'
         details = [_detail(each) for each in words.details if not each.endswith(" %")]
         pieces = [f"<b>{words.items}</b>", *details]  # the bar shows the percentage
@@ -187,7 +187,7 @@ class NotebookRow:
         activity = self._job._run.activity() if is_live else None
         pieces += _slowest(activity or (), self._job.n_workers, self._speed.rate)
         columns = "".join(_column(piece, keeps_place=is_live) for piece in pieces)
-        # U+FE0E makes it a mark, not an emoji. Text takes the theme's colour.
+        # U+FE0E makes this a mark, not an emoji. Text takes the theme's colour.
         mark = f'<span style="{_css("color", colour)}">{mark}&#xFE0E;</span>'
         line = f"{mark} {state}{_GAP}{columns}"
         names, inside = self._fold(activity)
@@ -215,7 +215,7 @@ class NotebookRow:
         job, shape = self._job, f"height:{_BAR}px;border-radius:2px"
         inside = values = ""
         if job.n_items:
-            under_way = sum(worker.fraction or 0.0 for worker in activity)  # as they reported
+            under_way = sum(worker.fraction or 0.0 for worker in activity)  # as reported
             part = min(1.0, (job.n_done + under_way) / job.n_items)
             inside = f'<div style="width:{part:.1%};{shape};{_css("background", colour)}"></div>'
             values = (
@@ -228,7 +228,7 @@ class NotebookRow:
         )
 
     def _stages(self) -> str:
-        """Return a table of a pipeline's stages, with their queues and how busy they are."""
+        """Return a table of a pipeline's stages, with their queues and how busy each stage is."""
         stages = self._job.stages
         names = [(html.escape(s.name), s.workers, s.n_blocks) for s in stages]
         if not self._timed:
@@ -238,7 +238,7 @@ class NotebookRow:
         return _table(head, [(*a, *b) for a, b in zip(names, figures, strict=True)])
 
     def _fold(self, activity: Sequence[WorkerActivity] | None) -> tuple[str, str]:
-        """Return the details, such as workers and failures, and their names."""
+        """Return the names of the details, such as workers and failures, and their markup."""
         job = self._job
         parts = [("stages", self._stages())] if job.stages else []
         is_known = job.stats if activity is None else activity or not job.n_done
@@ -248,7 +248,7 @@ class NotebookRow:
             parts.append((counted(job.n_workers, "worker"), table + _gain(job) + durations))
         if prints := job.last_prints:
             parts.append(("prints", _list("last prints", map(html.escape, prints))))
-        if job.errors and job.state != "failed":  # that error is raised
+        if job.errors and job.state != "failed":  # then the error is raised
             parts.append(("failures", _failures(job)))
         if len(retried := job._run.retried()):
             parts.append(("retries", _list("retried", [_items(retried.tolist())])))
@@ -289,7 +289,7 @@ class NotebookRow:
 
 
 def _gain(job: Job) -> str:
-    """Return a line that says how much the workers of a finished run have gained."""
+    """Return a line that tells how much faster the workers of a finished run were than one."""
     stats = job.stats
     working_s = sum(worker.working_s for worker in stats)
     there_s = working_s + sum(worker.waiting_s for worker in stats)
@@ -300,7 +300,7 @@ def _gain(job: Job) -> str:
 
 
 def _histogram(durations: Sequence[int]) -> str:
-    """Return bars for the numbers of items that took less than 1, 2, 4, 8, ... ns."""
+    """Return bars for the number of items that took up to 1, 2, 4, 8, ... ns."""
     there = [k for k, n in enumerate(durations) if n]
     if not there:
         return ""
@@ -309,7 +309,7 @@ def _histogram(durations: Sequence[int]) -> str:
     per_item, look = _BAR_ROOM / max(durations), _css("background", _GREY)
     for k, low, high in zip(shown, ends, ends[1:], strict=False):
         n = durations[k]
-        height = round(per_item * n) + 2 * (n > 0)  # few items are seen, too
+        height = round(per_item * n) + 2 * (n > 0)  # a few items are visible, too
         says = f"{low} to {high}: {counted(n, 'item')}"
         bars += f'<div title="{says}" style="width:16px;height:{height}px;{look}"></div>'
     low, high = ends[0], ends[-1]
@@ -329,13 +329,13 @@ def _without_kernel(job: Job, what: str) -> str:
 
 
 def _look(words: Words) -> tuple[str, tuple[str, str]]:
-    """Return mark and colour."""
+    """Return the mark and the colour of a state."""
     mark, colour = _LOOKS[words.state.split()[0]]
     return mark, _ORANGE if words.state.startswith("done with") else colour
 
 
 def _slowest(activity: Sequence[WorkerActivity], n_workers: int, results_per_s: float) -> list[str]:
-    """Name the item that has been running longest, if that is much longer than others took."""
+    """Name the item that has been running longest if it takes much longer than usual."""
     alone = [worker for worker in activity if len(worker.items) == 1 and not worker.stage]
     if not alone or not results_per_s:
         return []
@@ -346,20 +346,20 @@ def _slowest(activity: Sequence[WorkerActivity], n_workers: int, results_per_s: 
 
 
 def _detail(text: str) -> str:
-    """Return a detail, in grey if it matters to few."""
+    """Return a detail as markup, in grey if few users need it."""
     text = html.escape(text)
     is_aside = text.endswith((" retried", "detached"))
     return f'<span style="{_css("color", _GREY)}">{text}</span>' if is_aside else text
 
 
 def _column(piece: str, *, keeps_place: bool) -> str:
-    """Keep words on one line. While numbers change, keep the next column in place."""
+    """Keep words on one line. While numbers change, reserve their width for the next column."""
     width = len(re.sub("<[^>]*>", "", piece)) + 1 if keeps_place else 0
     return f'<span style="display:inline-block;min-width:{width}ch">{piece}{_GAP}</span>'
 
 
 def _plain_number(text: str) -> str:
-    """Shorten a number with decimals."""
+    """Shorten a number with decimals, and return any other text unchanged."""
     return f"{float(text):.4g}" if re.fullmatch(r"-?\d+\.\d*(e[+-]\d+)?", text) else text
 
 
@@ -403,7 +403,7 @@ def _table(head: Sequence[str], rows: Iterable[Iterable[object]]) -> str:
 
 
 def _css(name: str, colour: tuple[str, str]) -> str:
-    """Return a style. On untrusted pages the variable is stripped, and the fallback counts."""
+    """Return a style. The plain colour applies where an untrusted page strips the variable."""
     variable, plain = colour
     return f"{name}:{plain};{name}:var({variable},{plain})"
 

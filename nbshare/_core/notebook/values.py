@@ -1,4 +1,4 @@
-"""The common part of nbshare's plots: results as numbers, each read once, limits, labels."""
+"""The base of nbshare's plots: results as numbers, each read once, with limits and labels."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from nbshare._core.notebook.raster import extremes
 from nbshare._core.notebook.reading import Reader
 
 _BLOCK_BYTES = 8 * 2**20  # results are read in blocks of this size, in float64
-BUDGET_S = 0.15  # of one frame. The next one reads the rest
+BUDGET_S = 0.15  # time limit for one frame. The next frame reads the rest.
 _ROBUST = (2, 98)  # percentiles of limits="robust"
 MAX_EXACT = 2**53  # larger integers are rounded by float64
-_WIDE, _TALL = 60, 40  # characters along an axis, for as many dates as Matplotlib writes
-# Characters below and next to a plot of this size in pixels.
+_WIDE, _TALL = 60, 40  # characters along an axis that Matplotlib's usual number of dates needs
+# Characters that fit below and beside a plot of this size in pixels.
 _ROOM, _WIDTH, _ROOM_BESIDE, _HEIGHT = 90, 760, 50, 440
-_MOST, _MOST_NAMES = 10, 12  # ticks of an axis, and names that are all written
-_MOST_DECADES, _AT_THE_END = 4, 0.02  # that a linear scale shows
-_ROUNDING = 100 * np.finfo(float).eps  # relative difference of equal numbers
-_LARGEST = 1e300  # beyond, the arithmetic of axes overflows
+_MOST, _MOST_NAMES = 10, 12  # most ticks of an axis, and most names that are all written
+_MOST_DECADES, _AT_THE_END = 4, 0.02  # limits of a linear scale
+_ROUNDING = 100 * np.finfo(float).eps  # largest relative difference of numbers that count as equal
+_LARGEST = 1e300  # beyond this, the arithmetic of axes overflows
 
 # Lighter than the data, and readable on white and on the background of a dark theme.
 GREY, TICKS, FRAME = "#777777", "#999999", "#BBBBBB"
@@ -44,7 +44,7 @@ DURATIONS = {"d": 86400.0, "h": 3600.0, "min": 60.0, "s": 1.0, "ms": 1e-3, "µs"
 
 
 class OtherKindError(Exception):
-    """Results have arrived that need another layout of the plot."""
+    """Results that need another layout of the plot have arrived."""
 
 
 class Painter:
@@ -59,14 +59,14 @@ class Painter:
     inputs
         The items of the run.
     partial, present
-        The results so far, an array or a list with gaps, and a flag for each that has arrived.
+        The results so far, an array or a list with gaps, and flags of those that have arrived.
     like
-        The first result and its reader, from `first_of`. Default: of these results.
+        The first result and its reader, from `first_of`. Default: those of `partial`.
     """
 
-    limits: tuple[float, float] | None = None  # of the values, if others set them
+    limits: tuple[float, float] | None = None  # of the values, if set from outside
     n_above = 0  # characters of a legend next to the title
-    _are_combined = False  # several values of the results make one
+    _are_combined = False  # whether several values become one
 
     def __init__(
         self,
@@ -94,11 +94,11 @@ class Painter:
         self._longest_s = longest_s(first)
         self._duration = unit_of(self._longest_s) if self._dtype.kind == "m" else ""
         dress(axes)
-        axes.grid(visible=False)  # which the user's style may draw above an image
+        axes.grid(visible=False)  # because the user's style may draw the grid above an image
 
     @property
     def problem(self) -> Exception | None:
-        """An error that the user's ``value=`` raised for a result, or None."""
+        """The error that the user's ``value=`` raised for a result, or None."""
         return self._reader.problem
 
     @property
@@ -117,7 +117,7 @@ class Painter:
         return int(np.count_nonzero(self.taken)), self.show(final=final)
 
     def take_in(self, partial: Any, present: NDArray[np.bool_], *, final: bool) -> None:
-        """Read as many new results as time allows, in the last frame all."""
+        """Read as many new results as time allows, in the last frame all of them."""
         step = max(1, _BLOCK_BYTES // (8 * self._n_elements))
         new = np.flatnonzero(present & ~self.taken)
         until = time.monotonic() + (math.inf if final else BUDGET_S)
@@ -136,11 +136,11 @@ class Painter:
 
     @property
     def ends(self) -> tuple[float, float]:
-        """The least and the greatest value so far, ``inf`` and ``-inf`` if there are no values."""
+        """The smallest and the largest value so far, ``inf`` and ``-inf`` if there are none."""
         raise NotImplementedError
 
     def begin_anew(self, limits: tuple[float, float] | None) -> None:
-        """Read all results again, and show them on a scale with these limits."""
+        """Prepare to read all results again, and show them on a scale with these limits."""
         if limits and self._duration:
             low, high = (end / DURATIONS[self._duration] for end in limits)
             limits = low, high
@@ -158,27 +158,27 @@ class Painter:
         return {"categories": self.categories, "are_dates": are_dates, "zone": self._reader.zone}
 
     def cells(self) -> list[Cells]:
-        """Return the values that the plot shows and their places, for the pointer on a page."""
+        """Return the values that the plot shows, with their places, for the pointer on a page."""
         raise NotImplementedError
 
     def draw_key_of_all(self, figure: Any, axes: list[Axes]) -> None:
         """Draw the colour bar or legend for all panels of a plot."""
 
     def show_done(self) -> None:
-        """Leave out the places of results that will not arrive."""
+        """Remove the places of results that will not arrive."""
 
     def _add(self, items: NDArray[np.intp], rows: NDArray[Any]) -> None:
-        """Read the values of some results."""
+        """Add the values of these results to the plot's data."""
         raise NotImplementedError
 
     def show(self, *, final: bool) -> str:
-        """Show the values read so far. Return a text about them."""
+        """Show the values read so far, and return a remark about them."""
         raise NotImplementedError
 
     def _range(self, finite: Floats, low: float, high: float) -> tuple[float, float]:
-        """Return the range to show: the user's, or that of most or all of the data.
+        """Return the range to show: the user's, or that of most or all of the values.
 
-        The data may include more than the finite values that are drawn.
+        The range from `low` to `high` may be wider than the finite values that are drawn.
         """
         limits = self._plot.limits
         if isinstance(limits, tuple):
@@ -190,7 +190,7 @@ class Painter:
         return self.limits or span(finite if is_robust else np.array([low, high]), is_robust)
 
     def _ends(self, low: float, high: float, margin: float = 0.0) -> tuple[float, float]:
-        """Return the ends of the scale for a range, exactly the user's, or round ones."""
+        """Return the ends of the scale for a range: the user's exactly, otherwise rounded."""
         if isinstance(self._plot.limits, tuple):
             return low, high
         if self._is_log:
@@ -199,7 +199,7 @@ class Painter:
         return calm(low, high, margin)
 
     def _positive(self, rows: NDArray[Any]) -> NDArray[Any]:
-        """Return values with NaN where a logarithmic scale has no place for them."""
+        """Return values with NaN in place of those that a logarithmic scale cannot show."""
         if not self._is_log:
             return rows
         is_bad = rows <= 0
@@ -207,9 +207,9 @@ class Painter:
         return np.where(is_bad, np.nan, rows) if is_bad.any() else rows
 
     def _remark_on_scale(self, finite: Floats, low: float, high: float) -> str:
-        """Return the title's remark on values that do not fit on the scale, or not well.
+        """Return the title's remark on values that the scale shows badly or not at all.
 
-        The remark suggests a logarithmic scale if half of the values are at the end of a linear
+        A logarithmic scale is suggested if half of the values are near the lower end of a linear
         scale.
         """
         if self._n_not_positive:
@@ -224,21 +224,21 @@ class Painter:
         return f", values span {decades:.0f} decades (see scale='log')"
 
     def _name(self, prefix: str = "") -> str:
-        """Return the name of the results, the user's or a default, with their unit."""
+        """Return the name of the results, the user's or a default, with the unit."""
         name = self._plot._of or self._reader.label or "result"
         name = f"|{name}|" if self._dtype.kind == "c" else name
         unit = self._reader.unit or self._duration or name_of(self._reader.zone)
         return named(self._plot.label or prefix + name, self._plot.unit or unit)
 
     def _reals(self, part: NDArray[Any]) -> NDArray[Any]:
-        """Return real numbers, durations in the unit of the axis."""
+        """Return values as real numbers, with durations in the unit of the axis."""
         reals = as_reals(part)
         if part.dtype.kind == "m" and self._duration:
             return np.asarray(reals / DURATIONS[self._duration])
         return reals
 
     def _check_kind(self, part: NDArray[Any]) -> None:
-        """Raise an error if results are of a kind that the axes do not suit."""
+        """Raise an error if results do not fit the axes."""
         kinds = {self._dtype.kind, part.dtype.kind}
         if self._dtype.kind == "m" == part.dtype.kind:
             self._longest_s = max(self._longest_s, longest_s(part))
@@ -253,9 +253,9 @@ class Painter:
 def first_of(
     plot: LivePlot, partial: Any, present: NDArray[np.bool_], *, is_anew: bool = False
 ) -> tuple[NDArray[Any], Reader]:
-    """Return a result that shows the kind of all, as an array of one, and the reader of all.
+    """Return a result that shows the kind of all results, as an array of one, and a reader.
 
-    The result is the first that is not missing. With `is_anew`, all results so far are read.
+    The result is the first that is not missing. With `is_anew`, the array has all results so far.
     """
     reader, there = Reader(plot.value), np.flatnonzero(present)
     for k in range(len(there)):
@@ -270,7 +270,7 @@ def first_of(
 
 
 def read(plot: LivePlot, reader: Reader, partial: Any, items: NDArray[np.intp]) -> NDArray[Any]:
-    """Return some results as one array of numbers or dates."""
+    """Read some results as one array of numbers or dates."""
     is_array = isinstance(partial, np.ndarray)
     data = np.ma.getdata(partial) if is_array else partial
     if is_array and plot.value is None and data.dtype.kind in "biufcMm":
@@ -299,7 +299,7 @@ def refusal(plot: LivePlot, what: str) -> CannotDrawError:
 
 
 def longest_s(part: NDArray[Any]) -> float:
-    """Return the longest of some durations in seconds, 0 for anything else."""
+    """Return the longest of these durations in seconds, or 0 if they are no durations."""
     if part.dtype.kind != "m":
         return 0.0
     low, high, _ = extremes(as_reals(part))
@@ -307,23 +307,23 @@ def longest_s(part: NDArray[Any]) -> float:
 
 
 def unit_of(longest: float) -> str:
-    """Return a unit for durations of up to some seconds."""
+    """Return the unit for durations of up to so many seconds."""
     units = (unit for unit, seconds in DURATIONS.items() if longest >= seconds)
     return next(units, "ns") if longest else "s"
 
 
 def name_of(zone: dt.tzinfo | None) -> str:
-    """Return the name of a time zone, such as Asia/Tokyo or UTC+09:00."""
+    """Return the name of a time zone, such as Asia/Tokyo or UTC+09:00, empty if there is none."""
     return "" if zone is None else str(zone)
 
 
 def as_floats(part: NDArray[Any]) -> Floats:
-    """Return numbers as float64, the magnitude of complex ones, Matplotlib's days for dates."""
+    """Return values as float64: magnitudes of complex numbers, Matplotlib's days for dates."""
     return np.asarray(as_reals(part), np.float64)
 
 
 def as_reals(part: NDArray[Any]) -> NDArray[Any]:
-    """Return real numbers, the magnitude of complex ones, Matplotlib's days for dates."""
+    """Return real values: magnitudes of complex numbers, days for dates, seconds for durations."""
     match part.dtype.kind:
         case "c":
             part = np.abs(part)
@@ -335,9 +335,9 @@ def as_reals(part: NDArray[Any]) -> NDArray[Any]:
 
 
 def sampled(rows: NDArray[Any], n: int, seed: int = 0) -> NDArray[Any]:
-    """Return n values of each row, one from each of n equal parts, at random.
+    """Return n values of each row: a random one from each of n equal parts.
 
-    Values at a fixed distance would all be alike in data of the same period.
+    Values at a fixed distance would all be alike in data with that period.
     """
     if rows.shape[1] <= n:
         return rows
@@ -347,23 +347,23 @@ def sampled(rows: NDArray[Any], n: int, seed: int = 0) -> NDArray[Any]:
 
 
 def named(label: str, unit: str) -> str:
-    """Return the label of an axis."""
+    """Return a label with its unit in parentheses."""
     return f"{label} ({unit})" if label and unit else label or unit
 
 
 def wrapped(label: str, axis: Axis) -> str:
-    """Return a label in lines that fit along an axis."""
+    """Wrap a label into lines that fit along an axis."""
     room = int(room_of(axis))
     return textwrap.fill(label, room) if len(label) > room else label
 
 
 def write_label(axis: Axis, label: str) -> None:
-    """Label an axis."""
+    """Label an axis, in several lines if necessary."""
     axis.set_label_text(wrapped(label, axis))
 
 
 def room_of(axis: Axis) -> float:
-    """Return how many characters fit along an axis of a plot, or of a panel of it."""
+    """Return the number of characters that fit along an axis of a plot or panel."""
     axes, place = axis.axes, axis.axes.get_subplotspec()
     grid = place.get_gridspec() if place else None
     box = axes.figure.bbox
@@ -375,7 +375,7 @@ def room_of(axis: Axis) -> float:
 
 
 def write_names(axis: Axis, names: list[str]) -> None:
-    """Write names at the places 0, 1, 2, … of an axis: all if few, some if many."""
+    """Write names at the places 0, 1, 2, … of an axis, or only some of them if they are many."""
     is_x = isinstance(axis, XAxis)
     room = room_of(axis) if is_x else math.inf
     if len(names) <= _MOST_NAMES:
@@ -385,7 +385,7 @@ def write_names(axis: Axis, names: list[str]) -> None:
         if fits or not is_x:
             wide = max(lines, 8)
             names = ["\n".join(textwrap.wrap(_cut(name, 3 * wide), wide)) for name in names]
-        else:  # turned, as one line each
+        else:  # turned, in one line each
             names = [_cut(name, 32) for name in names]
             axis.axes.tick_params(axis="x", labelrotation=30)
             for label in axis.get_ticklabels():
@@ -412,12 +412,12 @@ def whole_places(most: int | Literal["auto"] = "auto") -> MaxNLocator:
 
 
 def write_whole(axis: Axis) -> None:
-    """Write whole numbers only at an axis."""
+    """Place the ticks of an axis at whole numbers only."""
     axis.set_major_locator(whole_places())
 
 
 def write_dates(axis: Axis, zone: dt.tzinfo | None = None) -> None:
-    """Format the numbers of an axis as dates, in a time zone, otherwise as they are."""
+    """Format the numbers of an axis as dates in a time zone, or in UTC if there is none."""
     zone = zone or dt.UTC
     is_small = room_of(axis) < (_WIDE if isinstance(axis, XAxis) else _TALL)
     few = {"minticks": 3, "maxticks": 7} if is_small else {}
@@ -428,19 +428,19 @@ def write_dates(axis: Axis, zone: dt.tzinfo | None = None) -> None:
 
 
 def remark_on(n_odd: int, n_outside: int, n_missing: int = 0) -> str:
-    """Return the title's remark on values that are not drawn at their places."""
+    """Return the title's remark on values that are missing, not finite or outside the range."""
     remark = f", {n_missing} missing" if n_missing else ""
     remark += f", {n_odd} not finite" if n_odd else ""
     return remark + (f", {n_outside} outside" if n_outside else "")
 
 
 def points(size: float) -> float:
-    """Return a font size, larger if the user's font is."""
+    """Scale a font size by the user's font size."""
     return size / 10 * float(mpl.rcParams["font.size"])
 
 
 def dress(axes: Axes) -> None:
-    """Draw everything around the data in grey."""
+    """Draw all that surrounds the data in grey."""
     axes.set_facecolor("none")
     axes.tick_params(which="both", color=TICKS, labelcolor=GREY, labelsize=points(9))
     axes.spines[:].set_color(FRAME)
@@ -449,10 +449,10 @@ def dress(axes: Axes) -> None:
 
 
 def span(finite: Floats, is_robust: bool = False) -> tuple[float, float]:
-    """Return the range of all or most of the data, whose ends always differ."""
+    """Return the range of all or most of the data. Its ends always differ."""
     finite = np.clip(finite, -_LARGEST, _LARGEST)
     low, high = np.percentile(finite, _ROBUST if is_robust else (0, 100)).tolist()
-    if low == high:  # nearly all values are equal, so show the others
+    if low == high:  # nearly all values are equal, so the range covers the others, too
         low, high = float(finite.min()), float(finite.max())
     is_one = high - low <= _ROUNDING * max(abs(low), abs(high))
     margin = (max(abs(low), abs(high)) / 10 or 0.5) if is_one else 0.0
@@ -460,9 +460,9 @@ def span(finite: Floats, is_robust: bool = False) -> tuple[float, float]:
 
 
 def calm(low: float, high: float, margin: float = 0.0) -> tuple[float, float]:
-    """Return limits around a range, in steps, so that axes and colours rarely change.
+    """Return rounded limits around a range, so that axes and colours rarely change.
 
-    They depend on the data alone, so the last frame keeps those of the frame before.
+    The limits depend only on the data, so the last frame keeps those of the frame before.
     """
     margin *= high - low
     ticks = MaxNLocator(20, steps=[1, 2, 5, 10]).tick_values(low - margin, high + margin)

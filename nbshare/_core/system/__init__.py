@@ -1,7 +1,7 @@
 """Processes, shared memory, files, messages, waits and locks of this system.
 
-Only this package calls the operating system. The rest of nbshare is the same on all systems. Each
-system has a folder with these modules, and one folder is chosen::
+This package alone calls the operating system. The rest of nbshare is the same on all systems. Each
+system has a folder with the modules below, and the folder of the present system is imported::
 
     linux/ macos/ windows/
         waiting      packets and pipes between processes, waits, events, the order of memory
@@ -9,7 +9,7 @@ system has a folder with these modules, and one folder is chosen::
         sections     memory that several processes map
         files        reading and writing at an offset, renaming, flushing, the space on a disk
         locks        locks between processes, released if their holder dies
-    macos/library    functions of its library that Python and psutil lack
+    macos/library functions of the system's library that Python and psutil lack
     windows/handles  handles, and the system's functions on them
     windows/starting the start of a worker in a job
 
@@ -18,7 +18,7 @@ system has a folder with these modules, and one folder is chosen::
     descriptors      descriptors that an object owns and closes, and the limit of open files
     shell            words of command lines
 
-What is specific to macOS is in `macos/`, which imports the rest from `posix` and `portable`. The
+Code for macOS alone is in `macos/`, which imports the rest from `posix` and `portable`. The
 rest of nbshare reads properties, such as `waiting.IS_WEAKLY_ORDERED` and `sections.CAN_BE_FILES`.
 How workers start depends on `SYSTEM` (`engine.launching`). A system without worker processes uses
 `portable` alone.
@@ -35,7 +35,7 @@ refuse_patched_modules()  # otherwise an import below would fail for lack of a n
 
 _SYSTEMS = {"linux": "linux", "win32": "windows", "darwin": "macos"}
 
-# Tests choose another one than this is.
+# Tests may set another system than the real one.
 SYSTEM = os.environ.get("NBSHARE_SYSTEM") or _SYSTEMS.get(sys.platform, "elsewhere")
 
 if sys.platform == "win32":

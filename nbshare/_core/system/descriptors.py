@@ -1,12 +1,12 @@
 """Descriptors that are closed with their owner, and that an interrupt cannot leak.
 
 Python checks for signals between any two calls. In ``fd = os.open(path)`` an interrupt can arrive
-when the file is open and its number is not stored yet. In a ``__del__`` that closes it, Python
-would even swallow the interrupt. So a single call in C opens a file and stores it in its owner, and
-a single call closes it.
+when the file is open but its number is not stored yet. In a ``__del__`` that closes the file,
+Python would even swallow the interrupt. Here a single call in C therefore opens a file and stores
+it in its owner, and a single call closes it.
 
-The number of open files is limited. When it is reached, the soft limit is raised to the hard one.
-Processes that are started later inherit it.
+The number of open files is limited. When the soft limit is reached, it is raised to the hard limit.
+Processes that are started later inherit the new limit.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Protocol, TypeVar
 
-# The usual hard limit, because some programs are slow with a much higher one; and the limit allowed
-# by any system without a hard one, such as macOS up to version 11 (OPEN_MAX of its syslimits.h).
+# The usual hard limit, because some programs are slow with a much higher one; and the limit that
+# systems without a hard one allow, such as macOS up to version 11 (OPEN_MAX of its syslimits.h).
 MOST, SAFE = 1 << 20, 10_240
 
 NOT_MINE = (
@@ -42,14 +42,14 @@ class Descriptor(Protocol):
 
 
 class MemoryFd(int):
-    """The number of a descriptor of shared memory, and facts that the system does not report.
+    """The number of a descriptor of shared memory, with data that the system does not report.
 
     Attributes
     ----------
     name : str
         The unique name of the memory.
     nbytes, reserved : int
-        The size of the memory, 0 for a small file on Windows, and its largest size.
+        The size of the memory (0 for a small file on Windows), and its largest size.
     reader : int
         The number of a read-only descriptor of the memory, or -1.
     """
@@ -69,7 +69,7 @@ class MemoryFd(int):
 
 
 class OwnedFd:
-    """A descriptor on systems where no object in C owns one. An interrupt can leak it."""
+    """A descriptor on systems without a C object that can own it. An interrupt can leak it."""
 
     def __init__(self, fd: int) -> None:
         self._fd, self._close = fd, os.close
@@ -97,17 +97,17 @@ close: Callable[[int], None] = os.close
 
 
 def opened(opener: Callable[..., int], *args: Any) -> Descriptor:
-    """Open a descriptor with a C function of one or more arguments. Return the descriptor."""
+    """Open a descriptor by calling a C function with one or more arguments."""
     return with_room(lambda: next(map(owned, map(opener, *zip(args)))))
 
 
 def with_room(action: Callable[[], T]) -> T:
-    """Call a function that opens files. If too many are open, raise the limit and retry.
+    """Call a function that opens files. If too many files are open, raise the limit and retry.
 
     Raises
     ------
     OSError
-        If too many descriptors are open even then.
+        If too many descriptors are open even after the limit was raised.
     """
     for _ in range(2):
         try:
@@ -120,7 +120,7 @@ def with_room(action: Callable[[], T]) -> T:
 
 
 def raise_limit() -> None:
-    """Raise the limit of open files to the hard limit, or as far as the system allows."""
+    """Raise the limit of open files to the hard limit, or as close to it as the system allows."""
     with suppress(ImportError):
         import resource  # late, as it is not on every system
 
@@ -138,7 +138,7 @@ def raise_limit() -> None:
 
 
 def too_many() -> OSError:
-    """Return the error for too many open files."""
+    """Return the error for a process that has too many open files."""
     if sys.platform == "win32":
         limit, remedy = "no more", "or put several into one SharedBuffer"
     else:

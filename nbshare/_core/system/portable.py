@@ -1,7 +1,7 @@
 """Code for any system: plain Python, and stubs for functions that a system lacks.
 
-The modules of the systems import names from here. A system without worker processes uses only
-these, for calls within this process.
+The modules of the systems import names from here. A system without worker processes uses this
+module alone, for calls within this process.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from nbshare.errors import NotBuiltYetError
 
 # ------------------------------------------------------------------------------------ plain Python
 
-CAN_BE_FILES = CAN_WRITE = False  # shared memory is no file
+CAN_BE_FILES = CAN_WRITE = False  # shared memory is not a file
 
-# Memory that is not shared with forked processes. Windows knows no flags, and no forks.
+# For memory that is not shared with forked processes. Windows has neither flags nor forks.
 PRIVATE: dict[str, Any] = (
     {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if hasattr(mmap, "MAP_PRIVATE") else {}
 )
@@ -28,7 +28,7 @@ POLL_S = 1e-3
 
 
 def usable_cpus() -> int:
-    """Return the CPUs of the machine."""
+    """Return the number of CPUs of the machine."""
     return os.cpu_count() or 1
 
 
@@ -38,13 +38,13 @@ def interrupt(_pid: int = 0) -> None:
 
 
 def stamp(path: str) -> tuple[int, int, int, int]:
-    """Return metadata that changes with an edit or replacement (mtime, size, inode, ctime)."""
+    """Return metadata that change with an edit or replacement (mtime, size, inode, ctime)."""
     status = os.stat(path)
     return status.st_mtime_ns, status.st_size, status.st_ino, status.st_ctime_ns
 
 
 def new_name() -> str:
-    """Return a random name of shared memory."""
+    """Return a random name for shared memory."""
     return f"nbshare-{os.getpid():x}-{os.urandom(7).hex()}"
 
 
@@ -54,7 +54,7 @@ def interruptible(wait: Callable[[Any], bool], timeout_s: float | None) -> bool:
 
 
 def sleep_while(address: int, value: int, timeout_s: float) -> None:
-    """Sleep while a word of shared memory has a value.
+    """Sleep while a word of shared memory has this value, at most for the timeout.
 
     The word is checked every millisecond, at a few per cent of a CPU, because a process cannot wake
     a sleeper of another process (on macOS before 14.4, and with WaitOnAddress on Windows).
@@ -67,7 +67,7 @@ def sleep_while(address: int, value: int, timeout_s: float) -> None:
 # -------------------------------------------------------- stubs for functions a system lacks
 
 IS_WEAKLY_ORDERED = False  # one process needs no order of memory between processes
-Waiter = object  # there is none
+Waiter = object  # no waiter exists
 
 
 def _nothing(*_: object, **__: object) -> None:
@@ -99,12 +99,12 @@ replace = os.replace
 
 
 def boot_id() -> str:
-    """Return an empty id of the machine's start, because it is unknown."""
+    """Return "", because the id of the machine's start is unknown."""
     return ""
 
 
 def private_bytes(_pid: int) -> tuple[int, int, int]:
-    """Return the memory that a process shares with no other (see `system.linux.processes`)."""
+    """Return zeros, because a process's private memory and peak are unknown."""
     return 0, 0, 0
 
 
@@ -124,12 +124,12 @@ def is_written(_address: int, _nbytes: int) -> bool:
 
 
 def free(*_: object) -> NoReturn:
-    """Refuse to free a part of shared memory."""
+    """Raise OSError, because no part of shared memory can be freed."""
     raise OSError
 
 
 def in_folder(setting: str, _folder: str) -> NoReturn:
-    """Refuse arrays in files of a directory, which are built for Linux only."""
+    """Refuse to store arrays as files of a directory, because this needs Linux."""
     raise NotBuiltYetError(f"NBSHARE_MEMORY={setting} needs Linux. Unset it.")
 
 

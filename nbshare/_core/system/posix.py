@@ -42,7 +42,7 @@ def room_for(n: int) -> int:
 
 
 def rights_of(fds: Sequence[int]) -> list[Any]:
-    """Return the ancillary data for a packet."""
+    """Return the ancillary data that sends descriptors with a packet."""
     return [(*_RIGHTS, array("i", fds))] if fds else []
 
 
@@ -78,7 +78,7 @@ def pipe() -> tuple[int, int]:
 def print_pipe() -> tuple[int, int]:
     """Return the reading and the writing end of a new pipe for a worker's prints."""
     ends = pipe()
-    os.set_blocking(ends[0], False)  # our end only
+    os.set_blocking(ends[0], False)  # only the owner's end
     return ends
 
 
@@ -130,14 +130,14 @@ class FdWaiter:
 
 TIMERS = {signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF}
 
-Identity = tuple[int, int]  # process number, and start, as numbers are used again
+Identity = tuple[int, int]  # process number and start time, because numbers are reused
 
 Limits = list[tuple[int, int]]  # a soft and a hard limit for each resource
-LEAST_FILES = 256  # open files, because a message may contain 200
+LEAST_FILES = 256  # smallest limit of open files, because a message may contain 200
 
 
 def user_in_words(uid: int) -> str:
-    """Return the name of a user, and the number."""
+    """Return the name and the number of a user, or only the number."""
     import pwd  # late, as few processes need it
 
     with suppress(KeyError):
@@ -159,7 +159,7 @@ def blocked_signals() -> set[int]:
 
 
 def block_signals(numbers: set[int]) -> None:
-    """Block these signals in this thread, and no others."""
+    """Block exactly these signals in this thread."""
     pthread_sigmask(signal.SIG_SETMASK, numbers)
 
 
@@ -169,7 +169,7 @@ def running_timers() -> set[int]:
 
 
 def stop_timers(kept: set[int]) -> None:
-    """Stop the timers of this process, except some."""
+    """Stop the timers of this process, except for some."""
     for timer in TIMERS - kept:
         signal.setitimer(timer, 0)
 
@@ -188,7 +188,7 @@ def has_cpu_limit() -> bool:
 
 
 def set_limits(wanted: Limits) -> None:
-    """Set these limits, as far as this process may."""
+    """Set these limits, as far as this process is allowed to."""
     from resource import RLIM_INFINITY, RLIMIT_NOFILE, setrlimit
 
     def size(limit: int) -> float:
@@ -227,7 +227,7 @@ def priority() -> tuple[int, int | None] | None:
 
 
 def set_priority(wanted: tuple[int, int | None]) -> None:
-    """Set niceness and scheduling policy, if this process may."""
+    """Set niceness and scheduling policy, if this process is allowed to."""
     niceness, policy = wanted
     with suppress(OSError):
         os.setpriority(os.PRIO_PROCESS, 0, niceness)
@@ -258,7 +258,7 @@ def kill_group_after(owner_fd: int) -> None:
 def detached(
     command: Sequence[str], env: Mapping[str, str], log: Descriptor
 ) -> subprocess.Popen[bytes]:
-    """Start a process that outlives this process, and receives none of its signals."""
+    """Start a process that outlives this process and receives none of its signals."""
     import subprocess
 
     return subprocess.Popen(
@@ -287,7 +287,7 @@ def buffer_lines() -> None:
 
 # ----------------------------------------------------------------------------------------- sections
 
-# Without it, as before Python 3.13, a mapping holds a duplicate of its descriptor.
+# Without this option, as before Python 3.13, a mapping holds a duplicate of its descriptor.
 MAP_OPTIONS: dict[str, Any] = {"trackfd": False} if sys.version_info >= (3, 13) else {}
 
 _OURS = r"nbshare-([0-9a-f]{1,6})-[0-9a-f]{14}"  # names (the process number is for `sweep`)
@@ -306,7 +306,7 @@ def file_at(path: str) -> tuple[int, int]:
 
 
 def unnamed_file(folder: str, has_ended: Callable[[Identity], bool | None]) -> Descriptor:
-    """Create an empty file in a directory, which loses its name immediately."""
+    """Create an empty file in a directory, and remove its name immediately."""
     sweep(folder, has_ended)
     path = os.path.join(folder, new_name())
     with uninterrupted():
@@ -320,8 +320,8 @@ def unnamed_file(folder: str, has_ended: Callable[[Identity], bool | None]) -> D
 def sweep(folder: str, has_ended: Callable[[Identity], bool | None]) -> None:
     """Remove files left by killed processes.
 
-    Once per process and folder. Another process number space (a container's, another machine's) may
-    share the folder. At worst, a name is removed that was about to be.
+    This is done once per process and folder. If a container or another machine with process numbers
+    of its own shares the folder, a name may be removed shortly before its owner would remove it.
     """
     with suppress(OSError), os.scandir(folder) as entries:
         for entry in entries:
@@ -339,11 +339,11 @@ MODE = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK  # no link is followed, no p
 
 read_at, write_at, cut = os.pread, os.pwrite, os.ftruncate
 replace, move, remove = os.replace, os.rename, os.unlink
-enter = os.chdir  # always, because a new folder may reuse the name
+enter = os.chdir  # in any case, because a new folder may have the same name
 
 
 def open_safely(path: str | os.PathLike[str], flags: int) -> int:
-    """Open a file, but not through a link, and a pipe without waiting for its other end."""
+    """Open a file, without following a link, or waiting for the other end of a pipe."""
     return os.open(path, flags | MODE, 0o666)
 
 
@@ -361,14 +361,14 @@ def remove_old(folder: str | os.PathLike[str]) -> None:
 
 
 def free_in(folder: str) -> int:
-    """Free bytes in a directory."""
+    """Return the number of free bytes in a directory."""
     status = os.statvfs(folder or os.curdir)
     # A file system without limits, or on a network, may report no blocks at all.
     return status.f_bavail * status.f_frsize if status.f_blocks else 1 << 62
 
 
 def other_owner(status: os.stat_result) -> int | None:
-    """Return the number of the user that owns a file, if it is not this process's user."""
+    """Return the number of the user that owns a file, or None if it is this process's user."""
     return None if status.st_uid == os.geteuid() else status.st_uid
 
 
@@ -378,8 +378,8 @@ def other_owner(status: os.stat_result) -> int | None:
 class FileLock:
     """A lock between processes, on a file. The kernel releases it if its holder dies.
 
-    The file is opened once per process and never mapped or closed, because closing any descriptor
-    of the file would drop the lock. The lock does not exclude threads of one process.
+    The file is opened once per process, and never mapped or closed, because closing any descriptor
+    of the file would release the lock. The lock does not exclude threads of one process.
 
     Parameters
     ----------

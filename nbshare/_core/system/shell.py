@@ -1,4 +1,4 @@
-"""Words of a command line, as the user's shell knows them: sh, or cmd.exe and PowerShell."""
+"""Words of a command line in the user's shell: sh, or cmd.exe and PowerShell."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import re
 
 IS_WINDOWS = os.name == "nt"
 
-_PLAIN = r"[\w\\/:.~+-]+"  # no shell of Windows sees anything else in it
+_PLAIN = r"[\w\\/:.~+-]+"  # plain words in all shells of Windows
 
 
 def words_in(line: str, *, is_windows: bool = IS_WINDOWS) -> list[str]:
-    r"""Return the words of a line. On Windows, ``\`` is a part of paths.
+    r"""Split a line into words. On Windows, ``\`` is an ordinary character of paths.
 
     Raises
     ------
@@ -39,4 +39,4 @@ def as_word(path: str, *, is_windows: bool = IS_WINDOWS) -> str:
         import shlex
 
         return shlex.quote(path)
-    return path if re.fullmatch(_PLAIN, path) else f'"{path}"'  # no path contains it
+    return path if re.fullmatch(_PLAIN, path) else f'"{path}"'  # no path contains a quotation mark

@@ -1,4 +1,4 @@
-"""Reading and writing at a place in a file, its space on the disk, and its owner."""
+"""Reading and writing at an offset of a file, disk space, and the owner of a file."""
 
 from __future__ import annotations
 

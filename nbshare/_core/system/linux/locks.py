@@ -19,7 +19,7 @@ PTHREAD_MUTEX_ROBUST = 1
 
 
 class _Mutexes:
-    """The C library's functions for mutexes. Each function takes a lock and returns an errno.
+    """The C library's functions for mutexes. Each takes a lock and returns an errno.
 
     Attributes
     ----------
@@ -29,7 +29,7 @@ class _Mutexes:
     """
 
     HOLDER = 0x3FFFFFFF  # FUTEX_TID_MASK of linux/futex.h, for that word (the rest are flags)
-    # Bound here, because at exit the modules' names may be deleted before the last lock.
+    # Bound here, because at exit the module's names may be deleted before the last lock.
     has_thread = staticmethod(has_thread)
 
     def __init__(self) -> None:
@@ -38,7 +38,7 @@ class _Mutexes:
         self.trylock, self.timedlock = c.pthread_mutex_trylock, c.pthread_mutex_timedlock
         self.consistent, self.unlock = c.pthread_mutex_consistent, c.pthread_mutex_unlock
         self.unlock.errcheck = _check_unlocked
-        # A reference that is never dropped.
+        # Adds a reference that is never dropped.
         self.keep = ctypes.PyDLL(None).Py_IncRef
         self.keep.argtypes, self.keep.restype = (ctypes.py_object,), None
         self.holder_offset = 0 if hasattr(c, "gnu_get_libc_version") else 4  # glibc or musl
@@ -57,7 +57,7 @@ class _Mutexes:
             raise OSError(code, f"the system cannot make a robust mutex: {os.strerror(code)}")
 
     def at(self, address: int) -> tuple[Any, Any]:
-        """Return the mutex at an address, as a parameter, and its futex word."""
+        """Return the mutex at an address, as an argument for the functions, and its futex word."""
         word = ctypes.c_uint32.from_address(address + self.holder_offset)
         return ctypes.c_void_p(address), word
 

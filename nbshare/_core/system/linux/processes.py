@@ -2,14 +2,13 @@
 
 Containers, batch systems and systemd slices limit a process by control groups (cgroups).
 
-The system calls that workers need are tried once, before the first one starts:
+The system calls that workers need are tried once, before the first worker starts:
 
 ===========================  ============================  ========================================
-system call                  for                           if it is missing or refused
-===========================  ============================  ========================================
-eventfd, epoll_create1       waking up                     an error that names it
-pipe2                        prints, the owner's end       likewise
-socketpair, sendmsg          messages with descriptors     likewise
+system call                  purpose if it is missing or refused ===========================
+============================  ======================================== eventfd, epoll_create1
+waking up                     an error that names it pipe2                        prints, the
+owner's end       likewise socketpair, sendmsg          messages with descriptors     likewise
 pidfd_open                   awaiting deaths               the end of the worker's channel
 fcntl(O_ASYNC, F_SETSIG)     the end of orphans            a thread with the owner's pidfd, and the
                                                            channel's end
@@ -79,9 +78,9 @@ def identity() -> Identity:
 
 
 def begun_ns() -> int:
-    """Return the start time of this process, in ns since 1970, rounded up to a tick, 0 if unknown.
+    """Return when this process began, in ns since 1970, rounded up to a tick, 0 if unknown.
 
-    The interpreter takes longer than a tick, of 10 ms, to start.
+    The interpreter takes longer to start than a tick of 10 ms.
     """
     if not (ticks := identity()[1]):
         return 0
@@ -97,7 +96,7 @@ def has_ended(who: Identity) -> bool | None:
     pid, start = who
     try:
         status = _status(pid)
-    except OSError:  # it has ended or is hidden, or /proc or a free descriptor is missing
+    except OSError:  # the process has ended or is hidden, or /proc or a free descriptor is missing
         try:
             os.kill(pid, 0)
         except ProcessLookupError:
@@ -112,13 +111,13 @@ def has_ended(who: Identity) -> bool | None:
 
 
 def _status(pid: int) -> list[bytes]:
-    """Return the fields of the system's line about a process, from its state on."""
+    """Return the fields that the system reports about a process, from its state on."""
     with with_room(lambda: open(f"/proc/{pid}/stat", "rb")) as file:
         return file.read().rpartition(b")")[2].split()
 
 
 def resident_bytes(pid: int) -> int:
-    """Return the memory of a process that is not swapped out, 0 if unknown."""
+    """Return the resident memory of a process (not swapped out), 0 if unknown."""
     try:
         with with_room(lambda: open(f"/proc/{pid}/statm", "rb", buffering=0)) as file:
             return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
@@ -127,16 +126,16 @@ def resident_bytes(pid: int) -> int:
 
 
 def private_bytes(pid: int) -> tuple[int, int, int]:
-    """Return the memory that a process shares with no other, now and at its peak, and that peak.
+    """Return a process's private memory now and at its peak, and its peak memory in total.
 
-    The last value includes shared memory, as `peak_bytes` does. All values are 0 if unknown.
+    Private memory is shared with no other process. All values are 0 if unknown.
     """
     try:
         with with_room(lambda: open(f"/proc/{pid}/status")) as file:
             lines = dict(line.split(":", 1) for line in file)
         names = "RssAnon", "RssFile", "RssShmem", "VmHWM"
         now, file_bytes, shared, peak = (int(lines[name].split()[0]) << 10 for name in names)
-    except (OSError, LookupError):  # it has just ended, or the kernel is of another kind
+    except (OSError, LookupError):  # the process has just ended, or the kernel is of another kind
         return 0, 0, 0
     return now, max(now, peak - file_bytes - shared), peak
 
@@ -149,7 +148,7 @@ def peak_bytes() -> int:
 
 
 def n_faults() -> int:
-    """Return the number of page faults of this process, by which written pages are detected."""
+    """Return the number of page faults of this process, which grows when new pages are written."""
     import resource  # late, once a call
 
     usage = resource.getrusage(resource.RUSAGE_SELF)
@@ -157,7 +156,7 @@ def n_faults() -> int:
 
 
 def umask() -> int | None:
-    """Return the umask, or None if only a call that sets it would return it."""
+    """Return the umask, or None if only a call that sets it could return it."""
     try:
         file = opened(os.open, "/proc/self/status", os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
@@ -169,7 +168,7 @@ def umask() -> int | None:
 
 
 def number_space() -> int:
-    """Return the id of the namespace (container) in which process ids are unique.
+    """Return the id of the namespace (of a container) in which process ids are unique.
 
     Raises
     ------
@@ -204,9 +203,9 @@ def members_of(session: int) -> list[int]:
 
 
 def opened_process(pid: int) -> int:
-    """Return a descriptor that becomes readable when a process ends.
+    """Return a descriptor that becomes readable when a process ends, or -1.
 
-    Return -1 if the system lacks the call (Linux before 5.3), or refuses it.
+    It is -1 if the system lacks the call (Linux before 5.3) or refuses it.
     """
     try:
         return with_room(lambda: os.pidfd_open(pid))
@@ -267,7 +266,7 @@ def available_bytes() -> int:
 
 
 def total_bytes() -> tuple[int, int]:
-    """Return the bytes of the machine's memory, and the bytes that the cgroups allow."""
+    """Return the bytes of the machine's memory, and the part of it that the cgroups allow."""
     machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     return machine, min([machine, *(limit for limit, _ in _cgroups())])
 
@@ -290,7 +289,7 @@ def _machine_room() -> int:
 
 
 def _cgroups() -> Iterator[tuple[int, int]]:
-    """Iterate over the limits of the cgroups, as (limit, bytes left)."""
+    """Iterate over the memory limits of the cgroups, as (limit, bytes left)."""
     names = {
         1: ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
         2: ("memory.max", "memory.current", "inactive_file"),
@@ -337,7 +336,7 @@ def _setting(folder: str, name: str) -> str:
 
 
 def usable_cpus() -> int:
-    """Return the number of CPUs in the affinity mask, or fewer if a cgroup's quota allows fewer."""
+    """Return the number of CPUs that the affinity mask and the quotas of cgroups allow."""
     quota = _least_quota(time.monotonic() // QUOTA_S)
     return max(1, math.ceil(min(len(affinity()), quota)))
 
@@ -349,7 +348,7 @@ def affinity() -> set[int]:
 
 def set_affinity(cpus: set[int]) -> None:
     """Restrict this process to these CPUs."""
-    with suppress(OSError):  # the cpuset was changed in between
+    with suppress(OSError):  # the allowed CPUs were changed in between
         os.sched_setaffinity(0, cpus)
 
 
@@ -378,8 +377,8 @@ F_SETSIG = 10  # linux/fcntl.h (not in the module fcntl)
 # the notebook's kernel cannot.
 OOM_SCORE = b"500"
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # from malloc.h
-KEPT = 64 << 20  # free bytes at the end of the heap, by which it may exceed the used part
-LARGEST = 32 << 20  # bytes of a block that is part of the heap, the most that glibc allows
+KEPT = 64 << 20  # most free bytes that are kept at the end of the heap
+LARGEST = 32 << 20  # largest block of the heap in bytes, as much as glibc allows
 
 
 def _send() -> None:
@@ -389,7 +388,7 @@ def _send() -> None:
         os.close(waiting.receive(theirs, 1, wait=True)[1][0])
 
 
-# By the name of the call.
+# The system calls by name, each with a function that tries it.
 NEEDED: dict[str, Callable[[], object]] = {
     "eventfd": waiting.WorkerEvent,
     "epoll_create1": select.epoll,
@@ -400,7 +399,7 @@ NEEDED: dict[str, Callable[[], object]] = {
 
 
 def lead_group(owner_fd: int, life_fd: int) -> None:
-    """Create a group for this process and its later children. The group ends with the owner.
+    """Make this process the leader of a new group, which is killed when the owner ends.
 
     `owner_fd` is from `opened_owner`.
     """
@@ -415,13 +414,13 @@ def lead_group(owner_fd: int, life_fd: int) -> None:
 def die_with(life_fd: int) -> None:
     """Register this process group to be killed when the life pipe's other end closes."""
     # The owner of a descriptor (F_SETOWN) belongs to the open file description. Forked processes
-    # share that, and only the last one to set it would be killed. So we open it again, and keep it
-    # open.
+    # share the description, and only the last one to set its owner would be killed. So the pipe is
+    # opened again, and kept open.
     try:
         fd = os.open(f"/proc/self/fd/{life_fd}", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    except FileNotFoundError:  # without /proc, only `_kill_after` remains
+    except FileNotFoundError:  # without /proc, only `kill_group_after` remains
         return
-    with suppress(OSError):  # if the system refuses it, only `_kill_after` remains
+    with suppress(OSError):  # if the system refuses this, only `kill_group_after` remains
         fcntl.fcntl(fd, F_SETSIG, signal.SIGKILL)
         fcntl.fcntl(fd, fcntl.F_SETOWN, -os.getpgrp())
         fcntl.fcntl(fd, fcntl.F_SETFL, os.O_ASYNC | os.O_NONBLOCK)
@@ -430,10 +429,10 @@ def die_with(life_fd: int) -> None:
 
 
 def opened_owner(owner: int) -> int:
-    """Open the owner, which must be the parent, because a dead process's id may be reused.
+    """Open the owner, and end this process if the owner is no longer its parent.
 
-    Return a descriptor that becomes readable when the owner ends, or -1 if the system has no such
-    descriptors.
+    A dead owner's id may be reused. Return a descriptor that becomes readable when the owner ends,
+    or -1 if the system has no such descriptors.
     """
     fd = opened_process(owner)
     if os.getppid() != owner:
@@ -443,13 +442,13 @@ def opened_owner(owner: int) -> int:
 
 def raise_oom_score() -> None:
     """Mark this process as the first to be killed when memory runs out."""
-    # Some containers forbid it. Then the kernel chooses by size alone.
+    # Some containers forbid this. Then the kernel chooses by size alone.
     with suppress(OSError), open("/proc/self/oom_score_adj", "wb", buffering=0) as file:
         file.write(OOM_SCORE)
 
 
 def keep_freed_memory() -> None:
-    """Keep freed memory in this process and its forks, unless the user has configured malloc.
+    """Keep freed memory in this process and its forks, unless the user configured malloc.
 
     By default glibc returns freed memory of some megabytes to the kernel immediately, so that each
     temporary array of a long computation consists of fresh pages. Zeroing and mapping these can
@@ -464,6 +463,6 @@ def keep_freed_memory() -> None:
 
 
 def return_freed_memory() -> None:
-    """Return freed memory to the system."""
+    """Return memory that malloc has freed to the system."""
     with suppress(AttributeError):  # other C libraries lack this function
         ctypes.CDLL(None).malloc_trim(0)

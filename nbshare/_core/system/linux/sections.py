@@ -1,4 +1,4 @@
-"""Memory that processes share, with its kinds and the files under it."""
+"""Memory that processes share: its kinds, and the files under it."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ from nbshare._core.system.posix import file_at, free_in, unnamed_file
 F_ADD_SEALS = 1033
 F_SEAL_SHRINK, F_SEAL_FUTURE_WRITE = 0x0002, 0x0010
 
-# For copy-on-write mappings: only their written pages take memory. Python before 3.13 lacks it. The
-# few processors with another value ignore this one.
+# For copy-on-write mappings: only their written pages take memory. Python before 3.13 lacks this
+# constant. The few processors with another value ignore this one.
 MAP_NORESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000)
 
 # The highest byte of an entry of /proc/self/pagemap for a page that is no copy. A copy is in memory
-# or swapped out (the highest two bits), but not of a file or shared (the third).
-PAGES = 1 << 18  # looked at at a time
+# or swapped out (the highest two bits), and neither of a file nor shared (the third bit).
+PAGES = 1 << 18  # pages whose entries are read at a time
 NO_COPY = bytes(byte for byte in range(256) if byte >> 5 not in (0b100, 0b010))
 
-# Bytes per allocation. A signal undoes the present one, and a timer's signals could undo a large
-# one forever.
+# Bytes per allocation. A signal undoes the current allocation, so a timer could undo a large one
+# forever.
 PIECE = 64 << 20
 
-# In /proc/self/maps, a file that is mapped, but not copy-on-write: its first address, the one past
-# the last, offset, inode and path. The path of a deleted file ends in " (deleted)".
+# The line of /proc/self/maps for a file that is mapped, but not copy-on-write: first address, end
+# address, offset, inode and path. The path of a deleted file ends in " (deleted)".
 ROW = rb"(?m)^(\w+)-(\w+) r..s (\w+) \S+ (\d+) +(/.*)"
 
 
@@ -46,7 +46,7 @@ CAN_WRITE = True
 
 
 class Memfd(NamedTuple):
-    """Anonymous memory, without a name, that can be sealed."""
+    """Anonymous memory without a name, which can be sealed."""
 
     setting: str = "memfd"  # its name for users
     folder: str = ""  # the directory whose space it takes
@@ -62,7 +62,7 @@ class Memfd(NamedTuple):
         fcntl.fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK)
 
     def protect(self, fd: int) -> None:
-        """Seal the segment: read-only for other processes."""
+        """Seal the memory, so that other processes can only read it."""
         with suppress(OSError):  # Linux before 5.1 lacks this seal
             fcntl.fcntl(fd, F_ADD_SEALS, F_SEAL_FUTURE_WRITE)
 
@@ -80,16 +80,16 @@ class MappedFile(NamedTuple):
         return unnamed_file(self.folder, has_ended)
 
     def grow(self, fd: int, nbytes: int) -> None:
-        """Set the size, and allocate its space."""
+        """Set the size, and allocate space for it."""
         if nbytes > free_in(self.folder):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         os.ftruncate(fd, nbytes)
-        # Without this, touching a page in a full directory would kill the process (SIGBUS).
+        # Without allocation, touching a page in a full directory would kill the process (SIGBUS).
         for start in range(0, nbytes, PIECE):
             os.posix_fallocate(fd, start, min(PIECE, nbytes - start))
 
     def protect(self, fd: int) -> None:
-        """Set a read-only mode: other processes can write to it only on purpose."""
+        """Make the file read-only by its mode, so that others write only on purpose."""
         with suppress(OSError):  # some file systems lack modes
             os.fchmod(fd, 0o400)
 
@@ -98,7 +98,7 @@ Shared = Memfd | MappedFile
 
 
 def kinds(temporary: str) -> dict[str, Shared]:
-    """Return the kinds by their settings, the best first. One kind uses files in a directory."""
+    """Return the kinds by their settings, the best first. One kind uses files in `temporary`."""
     return {
         "memfd": Memfd(),
         "named": MappedFile("named", "/dev/shm"),  # noqa: S108
@@ -107,25 +107,25 @@ def kinds(temporary: str) -> dict[str, Shared]:
 
 
 def in_folder(setting: str, folder: str) -> Shared:
-    """Return the kind with files in a directory."""
+    """Return the kind that uses files in a directory."""
     return MappedFile(setting, folder)
 
 
 def made(kind: Shared, nbytes: int, *, grows: bool) -> Descriptor:  # noqa: ARG001 - all can
-    """Allocate zeroed memory of a kind and size, which can grow."""
+    """Allocate zeroed memory of a kind and size."""
     file = kind.open()
     kind.grow(file.fileno(), nbytes)
     return file
 
 
 def mapping(fd: int, nbytes: int, mode: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Return the arguments of `mmap.mmap` that map memory, with the `mode` of `numpy.memmap`."""
+    """Return the arguments with which `mmap.mmap` maps memory in a mode of `numpy.memmap`."""
     (*what, flags, protection), options = posix.mapping(fd, nbytes, mode)
     return (*what, flags | (MAP_NORESERVE if mode == "c" else 0), protection), options
 
 
 def is_written(address: int, nbytes: int) -> bool:
-    """Return whether this process may have written to a part of a copy-on-write mapping."""
+    """Return whether this process may have written to this part of a copy-on-write mapping."""
     first, stop = address // mmap.PAGESIZE, -(-(address + nbytes) // mmap.PAGESIZE)
     try:
         with open("/proc/self/pagemap", "rb", buffering=0) as file:
@@ -140,7 +140,7 @@ def is_written(address: int, nbytes: int) -> bool:
 
 
 def free(memory: mmap.mmap, start: int, nbytes: int) -> None:
-    """Free a part of mapped memory, which becomes zero. Raise OSError for unsuitable kinds."""
+    """Free a part of mapped memory, which then reads as zeros."""
     memory.madvise(mmap.MADV_REMOVE, start, nbytes)
 
 
@@ -150,34 +150,34 @@ def size_of(fd: int) -> int:
 
 
 def key_of(fd: int) -> tuple[int, ...]:
-    """Return the key of memory, unique among open memory, and its size."""
+    """Return a tuple that identifies open memory. Its last element is the size."""
     status = os.fstat(fd)
     return status.st_dev, status.st_ino, status.st_size
 
 
 def inode_of(fd: int) -> int:
-    """Return the number of the file under memory, unique at this time."""
+    """Return the inode of the file under memory, unique while it is open."""
     return os.fstat(fd).st_ino
 
 
 def duplicate(fd: int) -> Descriptor:
-    """Open memory once more."""
+    """Open memory again."""
     return opened(os.dup, fd)
 
 
 def has_proc() -> bool:
-    """Return whether ``/proc`` leads from descriptors to files here."""
+    """Return whether ``/proc`` gives access to open descriptors here."""
     return os.path.exists("/proc/self/fd")  # checked each time, because it may be unmounted
 
 
 def name_of(fd: int) -> str:
-    """Return the name that the file of a descriptor had. Needs ``/proc``."""
+    """Return the name that the file of a descriptor had. This needs ``/proc``."""
     link = os.readlink(f"/proc/self/fd/{fd}").removesuffix(" (deleted)")
     return os.path.basename(link).removeprefix("memfd:")
 
 
 def reopened(fd: int, flags: int, pid: int | str = "self") -> Descriptor:
-    """Open the file of a descriptor again, even of another process's. Needs ``/proc``."""
+    """Open the file of a descriptor again, even of another process. This needs ``/proc``."""
     return opened(os.open, f"/proc/{pid}/fd/{fd}", flags | os.O_CLOEXEC)
 
 
@@ -189,7 +189,7 @@ def read_only(fd: int) -> Descriptor:
 
 
 def open_of(pid: int, fd: int, inode: int, name: str, access: int) -> Descriptor:
-    """Open a descriptor of another process, if it refers to the right file.
+    """Open a descriptor of another process, after a check that it refers to the right file.
 
     Raises
     ------
@@ -204,7 +204,7 @@ def open_of(pid: int, fd: int, inode: int, name: str, access: int) -> Descriptor
 
 
 def bytes_held() -> int:
-    """Return the bytes of open shared memory of this process."""
+    """Return the bytes of shared memory that this process has open."""
     nbytes = 0
     with suppress(OSError):  # no /proc
         for fd in map(int, os.listdir("/proc/self/fd")):

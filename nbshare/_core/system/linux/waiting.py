@@ -1,7 +1,7 @@
 """Packets and pipes between processes, waiting for them, events, and the order of memory.
 
-**Packets** of bytes and descriptors are sent over a local socket. ``SOCK_SEQPACKET`` keeps them
-whole, so that none is ever half read. A send either succeeds immediately or fails, so a process
+**Packets** of bytes and descriptors are sent over a local socket. ``SOCK_SEQPACKET`` keeps packets
+whole, so that none is ever read in part. A send either succeeds immediately or fails, so a process
 that has stopped reading cannot block the sender.
 
 **The order of memory.** Other CPUs must see data that were written before a mark when they see the
@@ -20,16 +20,16 @@ between the two. But Linux has membarrier(2), for programs in which one side is 
 Only the reader of a mark calls it. When it returns, every running thread of all processes that have
 registered has passed a point where its accesses to memory match the order of its program, and so
 has the caller. A thread that is not running passed such a point when it was switched off. A mark
-that was seen before the call was written before that point of its writer, so the data were, too. It
-remains to ensure the order in the writer's program. The two stores are in different calls of
-compiled functions, which no compiler exchanges.
+that was seen before the call was written before that point of its writer, so the data were, too.
+The order in the writer's program is certain, too: the two stores are in different calls of compiled
+functions, which no compiler exchanges.
 
 Messages, events, file locks and the end of a process need no mark, because the kernel orders the
 data of a system call by its own locks. The mutexes of ring buffers and `nbshare.SharedLock` order
 data too, by POSIX ("Memory Synchronization"). Displayed figures (the progress of an item, stats)
 are read without a fence.
 
-The call takes a microsecond, and more if many CPUs run workers.
+A call of membarrier takes a microsecond, and more if many CPUs run workers.
 """
 
 from __future__ import annotations
@@ -63,11 +63,11 @@ from nbshare.errors import NotBuiltYetError
 
 # -------------------------------------------------------------------------------- packets and pipes
 
-MAX_FDS = 200  # a packet, while the kernel takes 253
-ARRIVE_S = 2.0  # until descriptors in flight are received, as a receiver starts in 5 ms
+MAX_FDS = 200  # per packet (the kernel's limit is 253)
+ARRIVE_S = 2.0  # limit for the receipt of descriptors in flight. A receiver starts in 5 ms.
 PAUSE_S = 0.001
 
-End = _socket.socket  # an end of a connection. One thread may send, and one receive
+End = _socket.socket  # an end of a connection. One thread may send, and one receive.
 
 _SEND, _RECEIVE = _socket.MSG_NOSIGNAL, _socket.MSG_CMSG_CLOEXEC
 _ROOM = room_for(MAX_FDS)
@@ -126,7 +126,7 @@ def end_from(fd: int, _owner: int) -> End:
 
 
 def new_connection() -> tuple[End, End]:
-    """Return both ends of a new connection."""
+    """Create a connection, and return both ends."""
     ours, theirs = with_room(lambda: _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_SEQPACKET))
     for sock in ours, theirs:
         sock.setblocking(True)  # despite socket.setdefaulttimeout
@@ -138,15 +138,15 @@ def new_connection() -> tuple[End, End]:
 # From linux/futex.h and each machine's unistd.h, for programs of 64 bits.
 FUTEX_WAIT = 0
 FUTEX_WAKE = 1
-ALL = 2**31 - 1  # sleepers
+ALL = 2**31 - 1  # wakes all sleepers
 SYS_FUTEX = {"x86_64": 202, "aarch64": 98, "riscv64": 98, "ppc64le": 221, "s390x": 238}
 
 
 class Waiter(FdWaiter):
-    """Waits for several descriptors and `OwnerEvent`s, each of which stands for an object."""
+    """Waits for several descriptors and `OwnerEvent`s. Each has an object that is reported."""
 
     def waker(self, what: object) -> OwnerEvent:
-        """Return an event with the report `what`. Its `set` is for any thread."""
+        """Return an event that reports `what`. Any thread may call its `set`."""
         event = OwnerEvent()
         self.watch(event.fd, what)
         return event
@@ -168,7 +168,7 @@ class NewData:
         waiter.watch(self._epoll.fileno(), what)
 
     def watch(self, fd: int) -> None:
-        """Start watching a pipe for new data. Data already in it counts as new."""
+        """Begin to watch a pipe. Data already in it counts as new."""
         self._epoll.register(fd, select.EPOLLIN | select.EPOLLET)
 
     def unwatch(self, fd: int) -> None:
@@ -180,10 +180,10 @@ class NewData:
         return [fd for fd, _ in self._epoll.poll(0)]
 
     def look(self) -> None:
-        """No-op, because `read` sees all data."""
+        """No-op, because `read` finds all data."""
 
     def read(self, fd: int, nbytes: int) -> bytes:
-        """Read at most `nbytes` bytes of a pipe. Raise BlockingIOError if there is no data."""
+        """Read at most `nbytes` bytes from a pipe. Raise BlockingIOError if there is no data."""
         return os.read(fd, nbytes)
 
     def close(self) -> None:
@@ -213,7 +213,7 @@ class WorkerEvent:
 
     def set(self, n: int = 1) -> None:
         """Set the event, `n` times."""
-        for _ in range(n):  # writing n once would wake one only
+        for _ in range(n):  # a single write of n would wake only one process
             os.eventfd_write(self.fd, 1)
 
 
@@ -231,7 +231,7 @@ class OwnerEvent(WorkerEvent):
 
     def __init__(self) -> None:
         super().__init__()
-        self._poll = select.poll()  # once, as an executor's thread waits for each task
+        self._poll = select.poll()  # created once, because an executor's thread waits for each task
         self._poll.register(self.fd, select.POLLIN)
 
     def wait(self, timeout_s: float) -> bool:
@@ -248,9 +248,9 @@ class OwnerEvent(WorkerEvent):
 
 
 class TokenWaiter:
-    """Waits for a `WorkerEvent`, in several processes. Each token wakes one of them.
+    """Waits for a `WorkerEvent` in one of several processes. Each token wakes one of them.
 
-    Linux before 4.5 wakes all processes.
+    Linux before 4.5 wakes all of them, and one takes the token.
     """
 
     def __init__(self, fd: int) -> None:
@@ -272,19 +272,19 @@ class TokenWaiter:
 
 
 def set_event(fd: int) -> None:
-    """Set an event, by its descriptor."""
+    """Set an event, given its descriptor."""
     os.eventfd_write(fd, 1)
 
 
 def timespec(seconds: float) -> Any:
-    """Return a time for the C library's functions."""
+    """Return a number of seconds as the C library's timespec."""
     whole, part = divmod(seconds, 1)
     return ctypes.byref((ctypes.c_long * 2)(int(whole), int(part * 1e9)))
 
 
 @cache
 def futex() -> Any:
-    """Return the system call as a function.
+    """Return the system call futex as a function.
 
     Raises
     ------
@@ -305,7 +305,7 @@ def futex() -> Any:
 
 
 def sleep_while(address: int, value: int, timeout_s: float) -> None:
-    """Sleep while a word of shared memory has a value, until a wake-up or a signal."""
+    """Sleep while a word of shared memory has this value, until a wake-up, a signal or timeout."""
     futex()(address, FUTEX_WAIT, value, timespec(timeout_s))
 
 
@@ -328,15 +328,16 @@ _call.argtypes, _call.restype = (ctypes.c_long,) * 4, ctypes.c_long
 
 
 def after_marks() -> None:
-    """Wait until data written before the marks that were read can be read.
+    """Order the reads of data after the reads of their marks.
 
-    Only needed if `IS_WEAKLY_ORDERED`. If the system refuses it, no worker starts (`processes`).
+    This is needed only if `IS_WEAKLY_ORDERED`. If the system refuses the call, no worker starts
+    (see `processes`).
     """
     _call(SYS_MEMBARRIER.get(MACHINE, -1), GLOBAL_EXPEDITED, 0, 0)
 
 
 def register_fences() -> None:
-    """Register this process for `after_marks` of others, if needed. Raise OSError if refused."""
+    """Register this process for `after_marks` of other processes, if that is needed."""
     if IS_WEAKLY_ORDERED and _call(
         SYS_MEMBARRIER.get(MACHINE, -1), REGISTER_GLOBAL_EXPEDITED, 0, 0
     ):

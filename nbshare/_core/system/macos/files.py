@@ -1,4 +1,4 @@
-"""Reading and writing at a place in a file, its space on the disk, and its owner."""
+"""Reading and writing at an offset of a file, disk space, and the owner of a file."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ F_FULLFSYNC = 51  # sys/fcntl.h (in the module fcntl on macOS only)
 
 
 def sync(fd: int) -> None:
-    """Write a file to the disk itself, because fsync alone writes to the disk's cache."""
+    """Write a file to the disk itself, because fsync alone writes only to the disk's cache."""
     with suppress(OSError):  # a disk of another kind
         fcntl.fcntl(fd, F_FULLFSYNC)
         return

@@ -1,19 +1,20 @@
-"""Functions of the system's library that Python and psutil lack, from its headers."""
+"""Functions and structures of the system's library that Python and psutil lack."""
 
 from __future__ import annotations
 
 import ctypes
 from typing import Any
 
-# A separate library, which tests on Linux replace.
+# Tests on Linux replace this library.
 _system: Any = ctypes.CDLL("/usr/lib/libSystem.B.dylib")
 
 
 class ProcessInfo(ctypes.Structure):
     """proc_bsdinfo of sys/proc_info.h.
 
-    psutil's time of a process's start follows the clock since version 7.1, so two processes that
-    were started before and after the clock was set may see two times of a third one.
+    Since version 7.1, psutil's start time of a process depends on the clock. Two processes that
+    were started before and after the clock was set may therefore see different start times of a
+    third.
     """
 
     _fields_ = (
@@ -47,7 +48,7 @@ FLAVORS = {ProcessInfo: 3, Region: 8}  # PROC_PIDTBSDINFO, PROC_PIDREGIONPATHINF
 
 
 def process(pid: int, kind: type[Any], address: int = 0) -> Any:
-    """Return the system's data on a process of this user, or None if it has ended.
+    """Return the system's data on a process of this user, or None if the process has ended.
 
     With `Region`, return the memory region at an address, or the next region.
     """

@@ -1,11 +1,11 @@
 """Locks between processes, which the kernel releases if their holder dies.
 
-macOS has no mutexes that outlive their holder. So a `nbshare.SharedLock` is a byte, at a random
-place, of one empty file that all processes of the user open. The kernel allows one process at a
-time to lock it, and a table records the holding thread.
+macOS has no mutexes that outlive their holder. A `nbshare.SharedLock` is therefore a byte at a
+random offset of an empty file, which all processes of the user open. The kernel allows one process
+at a time to lock the byte, and a table records the thread that holds it.
 
-If the file was removed and created again, a process that opens the new file would not exclude the
-others. So the memory of a lock records its file.
+If the file is removed and created again, processes that open the new file do not exclude the
+others. The memory of a lock therefore records the lock's file.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from nbshare._core.system.macos.sections import folder
 from nbshare._core.system.posix import FileLock, lock_file
 from nbshare.errors import StaleReferenceError
 
-PLACE_AT, FILE_AT = 8, 16  # bytes from the number of the holder to the place, and the inode
+PLACE_AT, FILE_AT = 8, 16  # offsets of the place and the inode, after the number of the holder
 PLACES = 1 << 62
 SHORT_S, LONG_S = 1e-4, 5e-3  # intervals of a waiting thread's checks
 FLOCK = "qqihh"  # from sys/fcntl.h (start, length, process, type, whence)
@@ -43,12 +43,12 @@ GONE = (
 
 
 class _Thread:
-    """The data of a thread."""
+    """An object that lives as long as its thread."""
 
 
 class _Mutex(NamedTuple):
     place: int
-    holder: ctypes.c_uint32  # a dead one stays until the next thread acquires the mutex
+    holder: ctypes.c_uint32  # a dead holder stays until the next thread acquires the mutex
 
     @property
     def value(self) -> int:
@@ -84,12 +84,12 @@ class _Mutexes:
         ctypes.c_uint64.from_address(address + FILE_AT).value = self._inode
 
     def at(self, address: int) -> tuple[_Mutex, _Mutex]:
-        """Return the mutex at an address, as a parameter, and the place of its holder's number.
+        """Return the mutex at an address twice: as an argument for the functions, and as the word.
 
         Raises
         ------
         StaleReferenceError
-            If the lock was created with another file than this process's.
+            If the lock was created with a file other than this process's.
         """
         if ctypes.c_uint64.from_address(address + FILE_AT).value != self._inode:
             raise StaleReferenceError(GONE)
@@ -110,11 +110,11 @@ class _Mutexes:
             self._local.me = _Thread()
         return weakref.ref(self._local.me)
 
-    # An interrupt may arrive between any two of the steps below. The thread that the table names
-    # may then acquire the lock again, as long as the word is 0.
+    # An interrupt may arrive between any two of the steps below. Afterwards the thread that the
+    # table names may acquire the lock again, as long as the word is 0.
 
     def trylock(self, lock: Any) -> int:
-        """Acquire a lock, if it is free."""
+        """Acquire a lock if it is free."""
         mutex: _Mutex = lock._as_parameter_
         with self._guard:
             if not self._lock(mutex):
@@ -139,7 +139,7 @@ class _Mutexes:
         del self._held[mutex.place]
 
     def timedlock(self, lock: Any, until: float) -> int:
-        """Acquire a lock. Stop waiting when the system clock reaches `until`."""
+        """Acquire a lock, waiting at most until the system clock reaches `until`."""
         place, wait_s = lock._as_parameter_.place, SHORT_S
         while (code := self.trylock(lock)) == errno.EBUSY and time.time() < until:
             self._asked[place] = time.monotonic()
@@ -149,7 +149,7 @@ class _Mutexes:
         return code
 
     def consistent(self, lock: Any) -> None:
-        """No-op, because a mutex of a dead holder is whole."""
+        """No-op, because a dead holder leaves nothing to repair in a mutex."""
 
     def unlock(self, lock: Any) -> None:
         """Release a lock.
@@ -170,7 +170,7 @@ class _Mutexes:
             time.sleep(0)  # yield to the other thread, because this one may soon acquire it again
 
     def has_thread(self, number: int) -> bool:  # noqa: ARG002
-        """Return False, because a held lock does not need its memory."""
+        """Return False, because a held lock here does not need its memory."""
         return False
 
 
@@ -178,11 +178,11 @@ mutexes = cache(_Mutexes)
 
 
 def _file() -> Descriptor:
-    """Open the file of all locks of this user.
+    """Open the file that contains all locks of this user.
 
-    The file is in a folder where the system does not remove files. Another folder, where files
-    unused for three days are removed, is for users whose home folder is missing, or on a server
-    that refuses locks.
+    The file is in a folder where the system removes no files. If the home folder is missing, or is
+    on a server that refuses locks, a temporary folder is used, where the system removes files that
+    were unused for three days.
     """
     with suppress(OSError, KeyError):
         os.makedirs(support := _support(), exist_ok=True)
@@ -195,7 +195,7 @@ def _file() -> Descriptor:
 
 
 def _support() -> str:
-    """Return nbshare's folder for this user's permanent files, whatever the variable HOME is."""
+    """Return the folder for nbshare's permanent files of this user, whatever HOME is."""
     import pwd  # late, as few processes need it
 
     return os.path.join(pwd.getpwuid(os.geteuid()).pw_dir, *SUPPORT)
@@ -207,5 +207,5 @@ def _opened(path: str) -> Descriptor:
 
 
 def timespec(until: float) -> float:
-    """Return a time for `timedlock`."""
+    """Return the time for `timedlock` unchanged."""
     return until

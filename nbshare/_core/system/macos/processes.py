@@ -1,11 +1,11 @@
 """Processes: identity, memory, CPUs, signals; how workers start, and end with their owner.
 
-Workers are new interpreters, each the leader of a group. A fork without exec is unsafe on macOS,
-because the framework that NumPy uses, Accelerate, may have threads, one of which may hold a lock.
+Workers are new interpreters, each the leader of a process group. A fork without exec is unsafe on
+macOS, because NumPy uses the framework Accelerate, and a thread of Accelerate may hold a lock.
 
 A shell next to each worker reads a pipe, the *life pipe*. Only the owner holds the other end. When
-the owner ends, the kernel closes that end, and the shell kills the group. So a worker in C code
-that holds the interpreter lock ends, too.
+the owner ends, the kernel closes that end, and the shell kills the group. Even a worker in C code
+that holds the interpreter lock therefore ends.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def begun_ns() -> int:
 
 
 def has_ended(who: Identity) -> bool | None:
-    """Return whether a process can no longer access memory, None if unknown."""
+    """Return whether a process can no longer access memory, or None if unknown."""
     pid, start = who
     try:
         os.kill(pid, 0)
@@ -94,13 +94,13 @@ def has_ended(who: Identity) -> bool | None:
         return True
     except OSError:  # another user's
         return None
-    # A dead process exists until its parent reaps it. The system has no data on it, or this.
+    # A dead process exists until its parent reaps it. Its data are missing or say ZOMBIE.
     info = library.process(pid, library.ProcessInfo)
     return info is None or info.status == ZOMBIE or (start != 0 and _start(info) != start)
 
 
 def resident_bytes(pid: int) -> int:
-    """Return the memory of a process that is not swapped out, 0 if unknown."""
+    """Return the resident memory of a process (not swapped out), 0 if unknown."""
     import psutil  # imported late: few calls need it
 
     try:
@@ -118,7 +118,7 @@ def peak_bytes() -> int:
 
 
 def n_faults() -> int:
-    """Return the number of page faults of this process, by which written pages are detected."""
+    """Return the number of page faults of this process, which grows when new pages are written."""
     import resource  # late, once a call
 
     usage = resource.getrusage(resource.RUSAGE_SELF)
@@ -136,7 +136,7 @@ class Child:
     Attributes
     ----------
     pid : int
-        Its id.
+        The id of the process, or 0 if it has not started.
     fd : int
         Always -1, because the end of the process's channel shows that the process has ended.
     """
@@ -166,51 +166,52 @@ class Child:
         return True
 
     def status(self) -> int | None:
-        """Return the exit status of a process that has ended, negative for a signal."""
+        """Return the exit status of the process (negative for a signal), or None if it runs."""
         if self._process is None:
             return 0
         if self._process.returncode is None and has_ended((self.pid, 0)):
-            # While it is not reaped, its number and its group's mean no others.
+            # Until the process is reaped, its id and its group's id are not reused.
             self.kill()
             self._process.wait()
         return self._process.returncode
 
     def close(self) -> None:
-        """No-op, because it has been reaped."""
+        """No-op, because the process has been reaped."""
 
 
 # ---------------------------------------------------------------------------------- memory and CPUs
 
 
 def available_bytes() -> int:
-    """Return the bytes that can be allocated now, without compressing others' memory."""
+    """Return the bytes that can be allocated now without compressing others' memory."""
     import psutil  # imported late: few calls need it
 
     return int(psutil.virtual_memory().available)
 
 
 def total_bytes() -> tuple[int, int]:
-    """Return the bytes of the machine's memory, and of its usable part."""
+    """Return the bytes of the machine's memory, twice: all of it is usable."""
     nbytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     return nbytes, nbytes
 
 
 # ------------------------------------------------------------------------------------------ workers
 
-# In the background, so that it is not a child of the worker, which may wait for all its children.
+# In the background, so that the shell is not a child of the worker, which may wait for all its
+# children.
 WATCH = "exec 3<&0; (read _ <&3; kill -9 0) &"
 
 NEEDED: dict[str, Callable[[], object]] = {}
 
 
 class Life:
-    """A life pipe. Workers end when it is closed, or when this process ends."""
+    """A life pipe. When it is closed, or this process ends, the workers end."""
 
     def __init__(self) -> None:
         self.reading, self._writing = map(OwnedFd, waiting.pipe())
 
     def close(self) -> None:
-        """Close the pipe. In a forked child, which has inherited it, this ends no process."""
+        """Close the pipe, which ends the workers. A forked child's close ends no process."""
         self._writing.close()
         self.reading.close()
 
@@ -249,7 +250,7 @@ def inherited() -> tuple[int, list[int]]:
 
 
 def lead_group(owner_fd: int, life_fd: int) -> None:  # noqa: ARG001
-    """End this process and its later children when the owner ends."""
+    """Arrange that this process and its later children end when the owner ends."""
     raise_limit()  # descriptors beyond the limit are lost
     stdin = os.POSIX_SPAWN_DUP2, owner_fd, 0
     os.waitpid(os.posix_spawn("/bin/sh", ["sh", "-c", WATCH], {}, file_actions=[stdin]), 0)

@@ -1,10 +1,10 @@
-"""Memory that processes share, as objects of POSIX shared memory that lose their names immediately.
+"""Memory that processes share, as POSIX shared memory whose name is removed immediately.
 
-The system reports neither an inode nor a name of such an object, its size can be set once, and it
-can be mapped but not read, written or locked as a file. So a descriptor of such an object stores
-the name and the size, which are sent with it to other processes (`waiting`). Memory that grows
-reserves as much as the machine has, because pages take memory when they are first touched. Each
-object is opened twice, the second time read-only, for workers that must not write.
+The system reports neither an inode nor a name of such an object. The size can be set only once, and
+the object can be mapped, but not read, written or locked as a file. Its descriptor here therefore
+stores the name and the size, which are sent with it to other processes (`waiting`). Memory that
+grows reserves as much as the machine has, because pages take memory only when they are first
+touched. Each object is opened twice, the second time read-only, for workers that must not write.
 
 A process that is killed between the call that creates an object and the one that removes its name
 leaves that name until the machine is restarted.
@@ -13,10 +13,9 @@ Processes such as the readers of a queue request memory by name.
 
 ::
 
-    receiver                                        sender of a reference
-    connect to the socket of its number  ────────►  accept, in a thread
-    number and name of a descriptor      ────────►  is it still that one?
-    descriptor                           ◄────────  send it, or none
+    receiver                                        sender of a reference connect to the socket of
+    its number  ────────►  accept, in a thread number and name of a descriptor      ────────►  does
+    the number still have that name? descriptor ◄──────── send the descriptor, or none
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ from nbshare._core.system.posix import at_fork, file_at, sweep, unnamed_file
 
 
 class MachMemory(NamedTuple):
-    """Memory without a file. Only `open` creates a small file, in `temporary`."""
+    """Memory without a file. Only `open` creates a file, a small one, in `temporary`."""
 
     setting: str = "shm"  # its name for users
     folder: str = ""
@@ -75,7 +74,7 @@ Shared = MachMemory
 
 
 class Memory(OwnedFd):
-    """A descriptor of shared memory, and the one that only reads, closed with this object."""
+    """A descriptor of shared memory and its read-only twin, which close with this object."""
 
     all: ClassVar[weakref.WeakValueDictionary[int, Memory]] = weakref.WeakValueDictionary()
 
@@ -98,7 +97,10 @@ def kinds(temporary: str) -> dict[str, MachMemory]:
 
 
 def made(_kind: MachMemory, nbytes: int, *, grows: bool) -> Descriptor:
-    """Allocate zeroed memory of this size. If it grows, reserve as much as the machine has."""
+    """Allocate zeroed memory of this size.
+
+    For growing memory, reserve as much as the machine has.
+    """
     reserved = max(nbytes, processes.total_bytes()[0]) if grows else nbytes
     name = new_name()
     with uninterrupted():
@@ -123,9 +125,9 @@ def _opened(name: str, flags: int) -> int:
 
 
 def mapping(fd: int, nbytes: int, mode: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Return the arguments of `mmap.mmap` that map memory, with the `mode` of `numpy.memmap`.
+    """Return the arguments with which `mmap.mmap` maps memory in a mode of `numpy.memmap`.
 
-    All reserved memory is mapped, so it need not be mapped again after it has grown.
+    All reserved memory is mapped, so growing memory need not be mapped again.
     """
     most = max(nbytes, fd.reserved) if isinstance(fd, MemoryFd) else nbytes
     return posix.mapping(int(fd), most, mode)
@@ -142,23 +144,23 @@ def size_of(fd: int) -> int:
 
 
 def key_of(fd: int) -> tuple[Any, ...]:
-    """Return the key of memory, unique among open memory, and its size."""
+    """Return a tuple that identifies open memory. Its last element is the size."""
     return name_of(fd), size_of(fd)
 
 
 def inode_of(_fd: int) -> int:
-    """Return 0, because other processes see no file under memory."""
+    """Return 0, because there is no file under memory, and begin to lend descriptors."""
     lend()
     return 0
 
 
 def owned(fd: int) -> Descriptor:
-    """Wrap the descriptor of memory, or of a small file, which is closed with it."""
+    """Wrap a descriptor of memory or of a small file. The descriptor closes with the wrapper."""
     return Memory(fd) if isinstance(fd, MemoryFd) else OwnedFd(fd)
 
 
 def duplicate(fd: int) -> Descriptor:
-    """Open memory once more."""
+    """Open memory again."""
     return _again(fd, fd)
 
 
@@ -210,15 +212,15 @@ def mapped_file(address: int, memmap: Any) -> tuple[str, tuple[int, int], int]:
 # ------------------------------------------------------------- handles for other processes
 
 USER_TEMPORARY = 65537  # _CS_DARWIN_USER_TEMP_DIR of unistd.h
-MOST = 1 << 12  # bytes of a question
+MOST = 1 << 12  # largest size of a request, in bytes
 REPLY_S = 10.0  # time for the other side, which may be paused
-FILE = "file-"  # first part of the names of files. The rest is the inode
+FILE = "file-"  # begins the names of files. The rest is the inode.
 
 _listening: list[_socket.socket] = []  # only the last socket can be reached
 
 
 def folder() -> str:
-    """Return the directory that all processes of this user, and no others, write to."""
+    """Return a directory to which all processes of this user, and no others, can write."""
     with suppress(OSError, ValueError):  # where tests play macOS
         if found := os.confstr(USER_TEMPORARY):
             return found
@@ -230,9 +232,9 @@ def _path(pid: int) -> str:
 
 
 def lend() -> None:
-    """Start to serve other processes' requests for descriptors.
+    """Begin to serve other processes' requests for descriptors.
 
-    The system removes temporary files that were not used for three days.
+    The system removes the socket's file after three days without use, so it is created again.
     """
     path = _path(os.getpid())
     if _listening and _touched(path):
@@ -250,7 +252,7 @@ def lend() -> None:
 
 
 def _touched(path: str) -> bool:
-    """Update the time of a file's last use. Return whether it exists."""
+    """Update the time of a file's last use, and return whether the file exists."""
     with suppress(OSError):
         os.utime(path)
     return os.path.exists(path)
@@ -302,7 +304,7 @@ def name_of(fd: int) -> str:
 
 
 def borrowed(pid: int, number: int, name: str, access: int) -> OwnedFd:
-    """Request a descriptor of another process.
+    """Request a descriptor from another process.
 
     Raises
     ------

@@ -1,22 +1,23 @@
 """Packets and pipes between processes, waiting for them, events, and the order of memory.
 
-**Packets** of bytes and descriptors are sent over a local socket. Local sockets of macOS are
+**Packets** of bytes and descriptors are sent over a local socket. On macOS, local sockets are
 streams, so a packet begins with its length. The system may lose descriptors that their sender
 closes while they are in transit (CPython's multiprocessing waits for a reply there,
-https://bugs.python.org/issue14669). So the sender keeps duplicates of the sent ones until the next
-message of the other end, which follows their receipt. Without a message, it keeps them until it has
-been idle for a while (`processes.return_freed_memory`).
+https://bugs.python.org/issue14669). The sender therefore keeps duplicates of sent descriptors until
+the next message of the other end, which follows the receipt. Without a message, the sender keeps
+the duplicates until it has been idle for a while (`processes.return_freed_memory`).
 
 **The order of memory.** See `system.linux.waiting` for marks, and for data that need none. Apple's
-own CPUs are ARM's, so a mark can be seen before its data. macOS lacks a call by which a reader
-alone makes all writers pass a fence. So the writer passes one between the data and the mark, and
-the reader one between the mark and the data. It is OSMemoryBarrier, a full barrier, "to strictly
-order memory accesses on a weakly ordered architecture", on the memory of all processors
-(barrier(3), libkern/OSAtomic.h). Newer programs of C use atomic_thread_fence(memory_order_seq_cst)
-of C11, which is compiled into them, so no library exports it. Accesses and fence are in different
-calls of compiled functions, so no compiler moves one across the other.
+own CPUs have ARM's architecture, so a mark can be seen before its data. macOS lacks a call by which
+a reader makes all writers pass a fence. The writer therefore passes a fence between the data and
+the mark, and the reader passes one between the mark and the data. The fence is OSMemoryBarrier, a
+full barrier, "to strictly order memory accesses on a weakly ordered architecture", on the memory of
+all processors (barrier(3), libkern/OSAtomic.h). Newer C programs use
+atomic_thread_fence(memory_order_seq_cst) of C11, which no library exports, because it is compiled
+into each program. Accesses and fence are in different calls of compiled functions, so no compiler
+moves an access across the fence.
 
-A fence takes some nanoseconds, its call through ctypes half a microsecond.
+A fence takes some nanoseconds, and its call through ctypes half a microsecond.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ from nbshare._core.system.posix import (
 
 MAX_FDS = 100  # per packet (the ancillary data must fit 2 KiB)
 LENGTH = 4  # size of a packet's length, in bytes
-BUFFER = 1 << 18  # bytes of packets on their way (the default is 8 KiB)
+BUFFER = 1 << 18  # bytes of packets in transit (the default is 8 KiB)
 SO_NOSIGPIPE = 0x1022  # sys/socket.h (not in the module)
 
 _ROOM = room_for(MAX_FDS)
@@ -94,7 +95,7 @@ def end_from(fd: int, _owner: int) -> End:
 
 
 def new_connection() -> tuple[End, End]:
-    """Return both ends of a new connection."""
+    """Create a connection, and return both ends."""
     ours, theirs = with_room(lambda: _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_STREAM))
     return End(ours.detach()), End(theirs.detach())
 
@@ -148,7 +149,7 @@ def receive(end: End, nbytes: int, *, wait: bool) -> tuple[bytes, list[int]]:  #
 
 
 def _exactly(end: End, nbytes: int) -> bytes:
-    """Return `nbytes` bytes of a packet that has begun, or b"" if the other end has closed."""
+    """Read `nbytes` bytes of a packet that has begun. Return b"" if the other end has closed."""
     parts = bytearray()
     while len(parts) < nbytes:
         if not (part := end.recv(nbytes - len(parts))):
@@ -163,10 +164,10 @@ MOST = 1 << 16  # bytes in a pipe
 
 
 class Waiter(FdWaiter):
-    """Waits for several descriptors and `OwnerEvent`s, each of which stands for an object."""
+    """Waits for several descriptors and `OwnerEvent`s. Each has an object that is reported."""
 
     def waker(self, what: object) -> OwnerEvent:
-        """Return an event with the report `what`. Its `set` is for any thread."""
+        """Return an event that reports `what`. Any thread may call its `set`."""
         event = OwnerEvent()
         self.watch(event.reading, what)
         return event
@@ -175,7 +176,7 @@ class Waiter(FdWaiter):
 class NewData:
     """Finds the pipes with new data. Data that stays in a pipe counts as new only once.
 
-    A pipe is watched until it has data, and again after the data was read.
+    A pipe is watched until it has data, and again after the data are read.
 
     Parameters
     ----------
@@ -190,7 +191,7 @@ class NewData:
         self._watched: set[int] = set()
 
     def watch(self, fd: int) -> None:
-        """Start watching a pipe for new data. Data already in it counts as new."""
+        """Begin to watch a pipe. Data already in it counts as new."""
         if fd not in self._watched:
             self._watched.add(fd)
             self._waiter.watch(fd, self._what)
@@ -212,16 +213,16 @@ class NewData:
         return found
 
     def look(self) -> None:
-        """No-op, because `read` sees all data."""
+        """No-op, because `read` finds all data."""
 
     def read(self, fd: int, nbytes: int) -> bytes:
-        """Read at most `nbytes` bytes of a pipe. Raise BlockingIOError if there is no data."""
+        """Read at most `nbytes` bytes from a pipe. Raise BlockingIOError if there is no data."""
         try:
             data = os.read(fd, nbytes)
         except BlockingIOError:
             self.watch(fd)
             raise
-        if data:  # empty at its end
+        if data:  # empty at the pipe's end
             self.watch(fd)
         return data
 
@@ -247,7 +248,7 @@ class _Pipe:
 class WorkerEvent(_Pipe):
     """Each `set` wakes one waiting worker process, or the next process to wait if none waits.
 
-    All waiting processes wake, and one of them finds the byte.
+    In fact all waiting processes wake, and one of them finds the byte.
 
     Attributes
     ----------
@@ -276,7 +277,7 @@ class OwnerEvent(_Pipe):
     Attributes
     ----------
     fd : int
-        The descriptor by which other processes set the event, with `set_event`.
+        The descriptor with which other processes call `set_event`.
 
     Notes
     -----
@@ -305,7 +306,7 @@ class OwnerEvent(_Pipe):
 
 
 class TokenWaiter:
-    """Waits for a `WorkerEvent`, as several processes do. Each token is for one of them."""
+    """Waits for a `WorkerEvent` in one of several processes. One of them gets each token."""
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
@@ -323,21 +324,21 @@ class TokenWaiter:
 
 
 def set_event(fd: int) -> None:
-    """Set an event, by its descriptor."""
+    """Set an event, given its descriptor."""
     with suppress(BlockingIOError, BrokenPipeError):  # it is set already, or nobody waits any more
         os.write(fd, b"\0")
 
 
 # ------------------------------------------------------------------------------ the order of memory
 
-# Programs for Intel's CPUs, and such programs on Apple's (Rosetta), see memory in order.
+# Programs for Intel's CPUs see memory in order, even on Apple's CPUs (by Rosetta).
 IS_WEAKLY_ORDERED = os.uname().machine != "x86_64"
 
 
 def after_marks() -> None:
-    """Order later reads after the reads of the marks, if `IS_WEAKLY_ORDERED`."""
+    """Order the reads of data after the reads of their marks, if `IS_WEAKLY_ORDERED`."""
     library.fence()
 
 
 before_marks = after_marks
-"""Have what was written be seen before the mark that is written next, if `IS_WEAKLY_ORDERED`."""
+"""Order the writes of data before the writes of their marks, if `IS_WEAKLY_ORDERED`."""

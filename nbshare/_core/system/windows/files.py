@@ -1,6 +1,6 @@
-"""Reading and writing at a place in a file, its space on the disk, and its owner.
+"""Reading and writing at an offset of a file, disk space, and the owner of a file.
 
-A mapped file can be renamed, but not removed. So a file is moved aside (`OLD`).
+A mapped file can be renamed, but not removed. It is therefore moved aside instead (`OLD`).
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ ACCESS = {os.O_RDONLY: READ, os.O_WRONLY: WRITE, os.O_RDWR: READ | WRITE}
 OPEN_ALWAYS, CREATE_ALWAYS = 4, 2  # create an empty file if none exists, or in any case
 SHARE_ALL = 7
 
-# A virus scanner, a backup or a program that copies a folder to the cloud opens new files for some
-# seconds, and does not allow all our operations on them.
+# Virus scanners, backups and programs that copy folders to the cloud open new files for some
+# seconds, and forbid some of our operations on these files.
 HELD = {32, 33}  # ERROR_SHARING_VIOLATION, ERROR_LOCK_VIOLATION
 MAYBE_HELD = {*HELD, 5}  # ERROR_ACCESS_DENIED, if it is the target, or in a folder, or unlinked
 HELD_S = 10.0  # time to wait for such a program
@@ -51,13 +51,13 @@ _set = handles.function(
     *("SetFileInformationByHandle", handles.BOOL, handles.HANDLE, ctypes.c_int),
     *(handles.POINTER, handles.DWORD),
 )
-_moving = threading.Lock()  # the place of a descriptor is that of all threads
+_moving = threading.Lock()  # all threads share a descriptor's offset
 
 sync = os.fsync
 
 
 def open_safely(path: str | os.PathLike[str], flags: int) -> int:
-    """Open a file that others may move aside meanwhile (`os.open` forbids that)."""
+    """Open a file, and allow others to move it aside meanwhile (`os.open` forbids that)."""
     access = ACCESS[flags & (os.O_WRONLY | os.O_RDWR)]
     made = CREATE_ALWAYS if flags & os.O_TRUNC else OPEN_ALWAYS
     how = made if flags & os.O_CREAT else _winapi.OPEN_EXISTING
@@ -71,7 +71,7 @@ def open_safely(path: str | os.PathLike[str], flags: int) -> int:
 
 
 def read_at(fd: int, nbytes: int, offset: int) -> bytes:
-    """Read from a file at a place, or from a small file of `system.sections`."""
+    """Read from a file at an offset, or from a small file of `system.sections`."""
     if isinstance(fd, MemoryFd):
         return sections.read_scratch(fd, nbytes, offset)
     with _moving:
@@ -80,7 +80,7 @@ def read_at(fd: int, nbytes: int, offset: int) -> bytes:
 
 
 def write_at(fd: int, data: Any, offset: int) -> int:
-    """Write to a file at a place. Return the number of bytes written."""
+    """Write to a file at an offset, and return the number of bytes written."""
     if isinstance(fd, MemoryFd):
         return sections.write_scratch(fd, data, offset)
     with _moving:
@@ -104,7 +104,7 @@ def allocate(fd: int, start: int, stop: int) -> None:  # noqa: ARG001
 
 
 def _when_free(codes: Collection[int], action: Callable[..., T], *args: Any) -> T:
-    """Call a function of files again until no other program holds one, by the system's `codes`."""
+    """Call a function again while it fails because another program holds the file."""
     until_s = time.monotonic() + HELD_S
     while True:
         try:
@@ -120,12 +120,12 @@ def _when_free(codes: Collection[int], action: Callable[..., T], *args: Any) -> 
 
 
 def move(source: str | os.PathLike[str], target: str | os.PathLike[str]) -> None:
-    """Rename a folder. No file in it may be open."""
+    """Rename a folder in which no file is open."""
     _when_free(MAYBE_HELD, os.rename, source, target)
 
 
 def replace(source: str | os.PathLike[str], target: str | os.PathLike[str]) -> None:
-    """Replace a file by another. A file that stays open is moved aside.
+    """Replace a file by another. If the old file is open, it is moved aside.
 
     If that fails, the old file is still in place.
 
@@ -134,7 +134,7 @@ def replace(source: str | os.PathLike[str], target: str | os.PathLike[str]) -> N
     IsADirectoryError
         If one of the paths is a folder.
     PermissionError
-        If a program has one of the files open and forbids to move it.
+        If a program has one of the files open and forbids moving it.
     """
     begun_s = time.monotonic()
 
@@ -154,7 +154,10 @@ def replace(source: str | os.PathLike[str], target: str | os.PathLike[str]) -> N
 
 
 def _exchange(source: str | os.PathLike[str], target: str | os.PathLike[str]) -> None:
-    """Replace a file by another, and move the old file aside. Do both or neither."""
+    """Replace a file by another, and move the old file aside.
+
+    If this fails, restore the old file.
+    """
     old = _name_aside(target)
     os.rename(target, old)
     try:
@@ -167,14 +170,14 @@ def _exchange(source: str | os.PathLike[str], target: str | os.PathLike[str]) ->
 
 
 def remove(path: str | os.PathLike[str]) -> None:
-    """Remove a file. If it is open, it is moved aside.
+    """Remove a file, or move it aside if it is open.
 
     Raises
     ------
     IsADirectoryError
         If the path is a folder.
     PermissionError
-        If a program has the file open and forbids to move it.
+        If a program has the file open and forbids moving it.
     """
     _check_file(path)
     old = _name_aside(path)
@@ -193,7 +196,7 @@ def _check_file(path: str | os.PathLike[str]) -> None:
 
 
 def remove_old(folder: str | os.PathLike[str]) -> None:
-    """Remove files in a folder that were moved aside, and are no longer open."""
+    """Remove the files of a folder that were moved aside and are no longer open."""
     for name in os.listdir(folder):
         if name.startswith(OLD):
             with suppress(OSError):
@@ -263,13 +266,13 @@ def _attributes(path: str) -> _Attributes:
 
 
 def enter(folder: str) -> None:
-    """Change to a folder. The current folder cannot be removed or renamed."""
+    """Change to a folder, because the current folder cannot be removed or renamed."""
     if os.getcwd() != folder:
         os.chdir(folder)
 
 
 def is_open(fd: int) -> bool:
-    """Return whether a descriptor is open, by the C library."""
+    """Return whether the C library knows a descriptor as open."""
     try:
         msvcrt.get_osfhandle(fd)
     except OSError:
@@ -284,7 +287,7 @@ _disk = handles.function(
 
 
 def free_in(folder: str) -> int:
-    """Free bytes in a directory."""
+    """Return the number of free bytes in a directory."""
     free = ctypes.c_uint64()
     _disk(folder or os.curdir, ctypes.byref(free), None, None)
     return free.value

@@ -1,4 +1,4 @@
-"""Handles, used as descriptors here, and the system's functions on them."""
+"""Handles, which serve as descriptors here, and functions of the system."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from nbshare._core.system.descriptors import MemoryFd
 NO_HANDLE = -1
 GRAIN = 1 << 16  # bytes, the allocation granularity of the system
 SAME_ACCESS = 2  # DUPLICATE_SAME_ACCESS
-HERE = _winapi.GetCurrentProcess()  # in this process, it means this process
+HERE = _winapi.GetCurrentProcess()  # a constant that stands for the calling process
 
 _kernel = ctypes.WinDLL("kernel32", use_last_error=True)
 
@@ -24,12 +24,12 @@ class OwnedHandle:
 
     def __init__(self, handle: int) -> None:
         self._handle = handle
-        # It is meant for the handles of events, but can own and close any, without a `__del__` (see
-        # `system.descriptors`).
+        # This class is meant for the handles of events, but can own and close any handle without a
+        # `__del__` (see `system.descriptors`).
         self._owner: Any = _overlapped.Overlapped(handle)
 
     def fileno(self) -> int:
-        """Return the number, or -1 if it is closed."""
+        """Return the handle's number, or -1 if it is closed."""
         return self._handle
 
     def close(self) -> None:
@@ -41,7 +41,7 @@ close: Callable[[int], None] = _winapi.CloseHandle
 
 
 def function(name: str, result: Any, *arguments: Any) -> Callable[..., Any]:
-    """Return a function of the system that raises OSError if its result is 0."""
+    """Return a function of the system, wrapped to raise OSError if its result is 0."""
     wanted = getattr(_kernel, name)
     wanted.restype, wanted.argtypes = result, arguments
 
@@ -55,7 +55,7 @@ def function(name: str, result: Any, *arguments: Any) -> Callable[..., Any]:
 
 
 def duplicate(handle: int, process: int = HERE, access: int | None = None) -> MemoryFd:
-    """Duplicate a handle into this process or another process."""
+    """Duplicate a handle into this process or into another process."""
     options = SAME_ACCESS if access is None else 0
     number = _winapi.DuplicateHandle(HERE, handle, process, access or 0, False, options)
     copy = MemoryFd(number)
@@ -65,7 +65,7 @@ def duplicate(handle: int, process: int = HERE, access: int | None = None) -> Me
 
 
 def aligned(nbytes: int) -> int:
-    """Return the next multiple of the granularity of sections."""
+    """Round up to a multiple of the granularity of sections."""
     return -(-nbytes // GRAIN) * GRAIN
 
 

@@ -20,7 +20,7 @@ from nbshare._core.system.windows.handles import OwnedHandle
 from nbshare._core.system.windows.sections import name_of
 
 WAIT_ABANDONED, WAIT_TIMEOUT = 0x80, 0x102
-FAR = 1 << 30  # a place in a file
+FAR = 1 << 30  # an offset in a file
 NAME_AT, NAME_BYTES = 8, 16  # the name of a mutex in memory
 
 _new_mutex = handles.function(
@@ -29,13 +29,13 @@ _new_mutex = handles.function(
 _release = handles.function("ReleaseMutex", handles.BOOL, handles.HANDLE)
 # `msvcrt.locking` does not distinguish a locked file from one that cannot be locked.
 _lock = handles.function("LockFile", handles.BOOL, handles.HANDLE, *[handles.DWORD] * 4)
-# It returns the count of a mutex, 1 if no thread holds it, without acquiring it.
+# Returns the count of a mutex without acquiring it, 1 if no thread holds it.
 _query: Any = ctypes.WinDLL("ntdll").NtQueryMutant
 _query.argtypes = handles.HANDLE, ctypes.c_int, handles.POINTER, handles.DWORD, handles.POINTER
 
 
 class FileLock:
-    """A lock between processes, a mutex named after a file.
+    """A lock between processes: a mutex named after a file.
 
     The lock is reentrant: a thread that holds it can acquire it again.
 
@@ -83,18 +83,18 @@ class _Mutexes:
         ctypes.memmove(address + NAME_AT, os.urandom(NAME_BYTES), NAME_BYTES)
 
     def at(self, address: int) -> tuple[_Mutex, _Mutex]:
-        """Return the mutex at an address, as a parameter, and the place of its holder's number."""
+        """Return the mutex at an address twice: as an argument for the functions, and the word."""
         word = ctypes.c_uint32.from_address(address)
         name = ctypes.string_at(address + NAME_AT, NAME_BYTES).hex()
         mutex = _Mutex(OwnedHandle(_new_mutex(None, False, f"nbshare-{name}")), word)
         return mutex, mutex
 
     def trylock(self, lock: Any) -> int:
-        """Acquire a lock, if it is free."""
+        """Acquire a lock if it is free."""
         return self._wait(lock, 0)
 
     def timedlock(self, lock: Any, until: float) -> int:
-        """Acquire a lock. Stop waiting when the system clock reaches `until`."""
+        """Acquire a lock, waiting at most until the system clock reaches `until`."""
         return self._wait(lock, max(0.0, until - time.time()))
 
     def _wait(self, lock: Any, timeout_s: float) -> int:
@@ -107,7 +107,7 @@ class _Mutexes:
         return errno.EOWNERDEAD if code == WAIT_ABANDONED else 0
 
     def consistent(self, lock: Any) -> None:
-        """No-op, because a mutex of a dead holder is whole."""
+        """No-op, because a dead holder leaves nothing to repair in a mutex."""
 
     def unlock(self, lock: Any) -> None:
         """Release a lock.
@@ -124,13 +124,13 @@ class _Mutexes:
         _release(mutex.handle.fileno())
 
     def has_thread(self, number: int) -> bool:  # noqa: ARG002
-        """Return False, because a held lock does not need its memory."""
+        """Return False, because a held lock here does not need its memory."""
         return False
 
 
 class _Mutex(NamedTuple):
     handle: OwnedHandle
-    holder: ctypes.c_uint32  # a dead one stays until the next thread acquires the mutex
+    holder: ctypes.c_uint32  # a dead holder stays until the next thread acquires the mutex
 
     @property
     def value(self) -> int:
@@ -145,5 +145,5 @@ mutexes = cache(_Mutexes)
 
 
 def timespec(seconds: float) -> float:
-    """Return a time for `timedlock`."""
+    """Return the time for `timedlock` unchanged."""
     return seconds

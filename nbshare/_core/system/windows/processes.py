@@ -1,7 +1,7 @@
 """Processes: identity, memory, CPUs, signals; how workers start, and end with their owner.
 
-Workers are new interpreters in a job, which ends with its owner. Workers have no console, so no
-window flashes up, and no interrupt reaches them. Their owner ends them.
+Workers are new interpreters, each in a job, which ends with its owner. Workers have no console, so
+no window flashes up, and no interrupt reaches them.
 """
 
 from __future__ import annotations
@@ -91,12 +91,12 @@ def begun_ns() -> int:
 
 
 def opened_process(pid: int) -> handles.OwnedHandle:
-    """Open a process, to query it and await its end."""
+    """Open a process to query it and to await its end."""
     return handles.OwnedHandle(_winapi.OpenProcess(QUERY | SYNCHRONIZE, False, pid))
 
 
 def has_ended(who: Identity) -> bool | None:
-    """Return whether a process can no longer access memory, None if unknown."""
+    """Return whether a process can no longer access memory, or None if unknown."""
     pid, start = who
     try:
         process = opened_process(pid)
@@ -121,15 +121,15 @@ def _memory(pid: int) -> Any:
 
 
 def resident_bytes(pid: int) -> int:
-    """Return the memory of a process that is not swapped out, 0 if unknown."""
+    """Return the resident memory of a process (not swapped out), 0 if unknown."""
     memory = _memory(pid)
     return 0 if memory is None else int(memory.rss)
 
 
 def private_bytes(pid: int) -> tuple[int, int, int]:
-    """Return the memory that a process shares with no other, now and at its peak, and that peak.
+    """Return a process's private memory now and at its peak, and its peak memory in total.
 
-    The last value includes shared memory, as `peak_bytes` does. All values are 0 if unknown.
+    Private memory is shared with no other process. All values are 0 if unknown.
     """
     memory = _memory(pid)
     if memory is None:
@@ -143,12 +143,12 @@ def peak_bytes() -> int:
 
 
 def n_faults() -> int:
-    """Return a new number each time, because Wine does not report the number of page faults."""
+    """Return a new number for each call, because Wine does not report page faults."""
     return time.perf_counter_ns()
 
 
 def interrupt(pid: int = 0) -> None:
-    """Interrupt a process as Ctrl-C does, by default this one. Other processes have to listen."""
+    """Interrupt a process as Ctrl-C does, by default this one. Others must listen."""
     if not pid:
         signal.raise_signal(signal.SIGINT)
         return
@@ -157,7 +157,7 @@ def interrupt(pid: int = 0) -> None:
 
 
 def heed_interrupts() -> None:
-    """Start to listen for other processes' interrupts, because there may be no console."""
+    """Begin to listen for interrupts by other processes, because a console may be missing."""
     event = _interrupts_of(os.getpid())
 
     def heed() -> None:
@@ -169,19 +169,19 @@ def heed_interrupts() -> None:
 
 
 def _interrupts_of(pid: int) -> handles.OwnedHandle:
-    """Open the event by which a process is interrupted, even a process of another session.
+    """Open the event that interrupts a process, even one of another session.
 
     Raises
     ------
     ProcessLookupError, PermissionError
         If there is no such process, or it belongs to another user.
     """
-    # Other users of the machine cannot know the name before.
+    # Other users of the machine cannot know the name in advance.
     name = f"Global\\nbshare-interrupts-{pid}-{_start(pid)}"
     return handles.OwnedHandle(_overlapped.CreateEvent(None, False, False, name))
 
 
-# A job ends all its processes when its last handle closes, as at the end of its owner.
+# A job ends all its processes when its last handle closes, at the latest when its owner ends.
 KILL_ON_CLOSE = 0x2000
 LIMITS = 9  # JobObjectExtendedLimitInformation
 
@@ -204,7 +204,7 @@ ENDED = 9  # the exit code of processes that we kill
 
 
 def new_job() -> handles.OwnedHandle:
-    """Return a job that ends its processes, and those that they start, when it is closed."""
+    """Create a job that, when it is closed, ends its processes and those that they start."""
     job = handles.OwnedHandle(_new_job(None, None))
     limited = _Limits(flags=KILL_ON_CLOSE)
     _limit_job(job.fileno(), LIMITS, byref(limited), ctypes.sizeof(limited))
@@ -219,7 +219,7 @@ class Child:
     job : OwnedHandle
         The job in which the process was started.
     process, pid : int
-        The handle of the process, and its id, unique while the handle is open.
+        The handle of the process, and its id, which is unique while the handle is open.
 
     Attributes
     ----------
@@ -250,7 +250,7 @@ class Child:
         return _winapi.WaitForSingleObject(self.handle, ms) == _winapi.WAIT_OBJECT_0
 
     def status(self) -> int | None:
-        """Return the exit code of a process that has ended."""
+        """Return the exit code of the process, or None if it still runs."""
         return _winapi.GetExitCodeProcess(self.handle) if self.await_end(0.0) else None
 
     def close(self) -> None:
@@ -280,19 +280,19 @@ def _status() -> _Status:
 
 
 def available_bytes() -> int:
-    """Return the bytes that can be allocated now, without enlarging the paging file."""
+    """Return the bytes that can be allocated now without enlarging the paging file."""
     status = _status()
     return int(min(status.free, status.free_page))
 
 
 def total_bytes() -> tuple[int, int]:
-    """Return the bytes of the machine's memory, and of its usable part."""
+    """Return the bytes of the machine's memory, twice: all of it is usable."""
     nbytes = int(_status().total)
     return nbytes, nbytes
 
 
 def usable_cpus() -> int:
-    """Return the CPUs that this process may run on."""
+    """Return the number of CPUs that this process may run on."""
     count = getattr(os, "process_cpu_count", os.cpu_count)
     return count() or 1
 
@@ -306,7 +306,7 @@ class Life:
     """A stub, because workers end with their job."""
 
     def close(self) -> None:
-        """No-op, because the pool has ended them."""
+        """No-op, because the pool has ended the workers."""
 
 
 def spawned(
@@ -316,7 +316,7 @@ def spawned(
     end: waiting.End,
     life: Life,  # noqa: ARG001
 ) -> Child:
-    """Start an interpreter that receives duplicates of handles by a connection."""
+    """Start an interpreter that receives duplicates of handles through a pipe."""
     from nbshare._core.system.windows.starting import start_in
 
     job, (reading, writing) = new_job(), os.pipe()
@@ -336,26 +336,26 @@ class Detached:
     Parameters
     ----------
     pid : int
-        Its id, unique while this object exists.
+        The id of the process, which is unique while this object exists.
     """
 
     def __init__(self, pid: int) -> None:
         self.pid, self._process = pid, opened_process(pid)
 
     def poll(self) -> int | None:
-        """Return its exit code, or None if it has not ended."""
+        """Return the exit code of the process, or None if it still runs."""
         process = self._process.fileno()
         has_ended = _winapi.WaitForSingleObject(process, 0) == _winapi.WAIT_OBJECT_0
         return _winapi.GetExitCodeProcess(process) if has_ended else None
 
     def terminate(self) -> None:
         """Terminate the process."""
-        with suppress(PermissionError):  # it has ended
+        with suppress(PermissionError):  # the process has ended
             os.kill(self.pid, signal.SIGTERM)
 
 
-# Jupyter ends all children of a kernel that is shut down, and theirs, but no process whose starter
-# has ended. The job of this process may end its members, too.
+# When a kernel is shut down, Jupyter ends all its descendants, except processes whose starter has
+# ended. The job of this process may end its members, too.
 START_DETACHED = """
 import pickle, subprocess, sys
 command, env, flags = pickle.load(sys.stdin.buffer)
@@ -375,7 +375,7 @@ sys.stdin.buffer.read()  # until its number is known
 
 
 def detached(command: Sequence[str], env: Mapping[str, str], log: Descriptor) -> Detached:
-    """Start an interpreter that outlives this process, and receives no signals of its console."""
+    """Start an interpreter that outlives this process and its console's signals."""
     import subprocess
 
     from nbshare._core.system.windows.starting import QUIET
@@ -401,7 +401,7 @@ def detached(command: Sequence[str], env: Mapping[str, str], log: Descriptor) ->
 def _of_base(
     command: Sequence[str], environ: Mapping[str, str]
 ) -> tuple[Sequence[str], Mapping[str, str]]:
-    """Return the command that starts a virtual environment's interpreter directly."""
+    """Return a command and environment that start a virtual environment's base interpreter."""
     executable, *arguments = command
     base = getattr(sys, "_base_executable", executable)
     if executable != base:  # a virtual environment's is a program that starts this one
@@ -410,7 +410,7 @@ def _of_base(
 
 
 def inherited() -> tuple[MemoryFd, list[MemoryFd]]:
-    """Return the owner and the handles that this interpreter was started with."""
+    """Return the owner and the handles that were passed to this interpreter at its start."""
     owner, *fds = pickle.load(sys.stdin.buffer)
     return owner, fds
 
@@ -421,5 +421,5 @@ def c_descriptor(fd: int) -> int:
 
 
 def kill_group() -> None:
-    """Kill this process and its children. The job ends with the owner."""
+    """End this process. The owner's end ends the job with its other processes."""
     os._exit(1)

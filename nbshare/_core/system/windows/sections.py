@@ -1,4 +1,4 @@
-"""Memory that processes share, as sections of the system's paging file with random names."""
+"""Memory that processes share: randomly named sections of the system's paging file."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from nbshare._core.system.windows.handles import OwnedHandle
 
 PAGE_READWRITE, SEC_RESERVE, MEM_COMMIT = 0x4, 0x4000000, 0x1000
 FILE_MAP_READ, FILE_MAP_WRITE = 0x4, 0x2
-LENGTH = 8  # zero bytes after the written part
+LENGTH = 8  # number of zero bytes after the written part
 SCRATCH = 64 << 20  # largest size of a small file, in bytes (reserved: only used ones take memory)
 
 _ACCESS = {"r": mmap.ACCESS_READ, "r+": mmap.ACCESS_WRITE, "c": mmap.ACCESS_COPY}
@@ -37,7 +37,7 @@ _commit = handles.function(
 
 
 class Section(NamedTuple):
-    """Memory of the paging file, which other processes find by its name."""
+    """Memory of the paging file. Other processes find it by name."""
 
     setting: str = "section"  # its name for users
     folder: str = ""
@@ -55,7 +55,7 @@ class Section(NamedTuple):
         fd.nbytes = nbytes
 
     def protect(self, fd: int) -> None:
-        """No-op, because workers map it read-only, and the processor enforces that."""
+        """No-op, because workers map the section read-only, which the processor enforces."""
 
 
 Shared = Section
@@ -67,7 +67,10 @@ def kinds(_temporary: str) -> dict[str, Section]:
 
 
 def made(_kind: Section, nbytes: int, *, grows: bool) -> Descriptor:
-    """Allocate zeroed memory of this size. If it grows, reserve as much as the machine has."""
+    """Allocate zeroed memory of this size.
+
+    For growing memory, reserve as much as the machine has.
+    """
     if not grows:
         return OwnedHandle(_new(nbytes, nbytes))
     handle = _new(nbytes, max(nbytes, handles.aligned(processes.total_bytes()[0])))
@@ -92,11 +95,11 @@ def _commit_first(handle: MemoryFd, nbytes: int) -> None:
 
 
 def mapping(fd: int, nbytes: int, mode: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Return the arguments of `mmap.mmap` that map memory, with the `mode` of `numpy.memmap`."""
+    """Return the arguments with which `mmap.mmap` maps memory in a mode of `numpy.memmap`."""
     if not isinstance(fd, MemoryFd):
         return (fd, nbytes), {"access": _ACCESS[mode]}
-    # All reserved memory, so that it need not be mapped again after it has grown. In copies, all of
-    # it would count as promised memory.
+    # All reserved memory is mapped, so that growing memory need not be mapped again. In a
+    # copy-on-write mapping, all of it would count as promised memory.
     most = nbytes if mode == "c" else max(nbytes, fd.reserved)
     return (-1, most, fd.name), {"access": _ACCESS[mode]}
 
@@ -107,7 +110,7 @@ def is_written(_address: int, _nbytes: int) -> bool:
 
 
 def name_of(fd: int) -> str:
-    """Return the name of the section."""
+    """Return the name of a section."""
     assert isinstance(fd, MemoryFd)
     return fd.name
 
@@ -118,17 +121,17 @@ def size_of(fd: int) -> int:
 
 
 def key_of(fd: int) -> tuple[Any, ...]:
-    """Return the key of memory, unique among open memory, and its size."""
+    """Return a tuple that identifies open memory. Its last element is the size."""
     return name_of(fd), size_of(fd)
 
 
 def owned(fd: int) -> Descriptor:
-    """Wrap the descriptor of memory, or of a small file, which is closed with it."""
+    """Wrap a handle of memory or of a small file. The handle closes with the wrapper."""
     return OwnedHandle(fd) if size_of(fd) else _Scratch(fd)
 
 
 def duplicate(fd: int) -> Descriptor:
-    """Open memory, or a small file, once more."""
+    """Open memory or a small file again."""
     return owned(handles.duplicate(fd))
 
 
@@ -152,7 +155,7 @@ def open_of(_pid: int, fd: int, _inode: int, name: str, access: int) -> Descript
 
 
 def file_at(path: str) -> tuple[int, int]:
-    """Return the inode and the device of the file that a path leads to, if others can open it."""
+    """Return the inode and the device of the file at a path, if other processes can open it."""
     with open(path, "rb") as file:  # the path alone does not show all files open elsewhere
         return os.fstat(file.fileno())[1:3]
 
@@ -183,7 +186,7 @@ def mapped_file(address: int, memmap: Any) -> tuple[str, tuple[int, int], int]:
 
 
 class _Scratch(OwnedHandle):
-    """A reserved section that is used as a file. Its pages are committed as it is written."""
+    """A reserved section that serves as a file. Its pages are committed as they are written."""
 
     all: ClassVar[dict[int, _Scratch]] = {}  # by handle
 
@@ -197,7 +200,7 @@ class _Scratch(OwnedHandle):
         self.commit(mmap.PAGESIZE)
 
     def commit(self, nbytes: int) -> None:
-        """Commit memory up to an offset. Committed memory stays."""
+        """Commit memory up to an offset. Committed memory is never released."""
         if nbytes <= self._n_committed:
             return
         if nbytes > SCRATCH:
@@ -212,14 +215,14 @@ class _Scratch(OwnedHandle):
 
 
 def read_scratch(fd: int, nbytes: int, offset: int) -> bytes:
-    """Read from a small file. Bytes that were not written are zero."""
+    """Read from a small file. Bytes that were never written are zero."""
     scratch = _Scratch.all[int(fd)]
     scratch.commit(offset + nbytes)
     return scratch.memory[offset : offset + nbytes]
 
 
 def write_scratch(fd: int, data: Any, offset: int) -> int:
-    """Write to a small file. Return the number of bytes written."""
+    """Write to a small file, and return the number of bytes written."""
     scratch, stop = _Scratch.all[int(fd)], offset + len(data)
     scratch.commit(stop)
     scratch.memory[offset:stop] = bytes(data)

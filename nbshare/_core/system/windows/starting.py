@@ -1,7 +1,7 @@
-"""The start of a process in a job, which `subprocess` cannot do in one step.
+"""The start of a process in a job, for which `subprocess` would need two steps.
 
-A process that is created suspended, and put into a job later, would wait forever if its owner is
-killed meanwhile.
+A process that is created suspended and assigned to a job later would wait forever if its owner were
+killed in between.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ _create = handles.function(
 def start_in(
     job: int, command: Sequence[str], environ: Mapping[str, str], streams: tuple[int, int, int]
 ) -> tuple[int, int]:
-    """Start a process that inherits its standard streams alone. Return its handle and number."""
+    """Start a process that inherits only its standard streams. Return its handle and number."""
     for stream in set(streams):
         os.set_handle_inheritable(stream, True)
     lists = {HANDLE_LIST: _array(set(streams)), JOB_LIST: _array([job])}
@@ -70,7 +70,7 @@ def start_in(
     startup.size, startup.streams = sizeof(startup), _array(streams)
     startup.attributes = ctypes.addressof(attributes)
     line = ctypes.create_unicode_buffer(subprocess.list2cmdline(command))
-    # In the order that the system requires.
+    # Sorted, as the system requires.
     variables = sorted(environ.items(), key=lambda variable: variable[0].upper())
     block = ctypes.create_unicode_buffer("".join(f"{k}={v}\0" for k, v in variables))
     try:

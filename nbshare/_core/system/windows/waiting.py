@@ -1,10 +1,11 @@
 """Packets and pipes between processes, waiting for them, events, and the order of memory.
 
-**Packets** of bytes and handles are sent over a named pipe that keeps them whole. The sender
-duplicates handles into the other process, so it has to know that process (see `End.connect`). A
-duplicate keeps memory until the receiver has closed it.
+**Packets** of bytes and handles are sent over a named pipe, which keeps packets whole. The sender
+duplicates handles into the other process, so the sender has to know that process (see
+`End.connect`). A duplicate keeps memory in use until the receiver has closed the duplicate.
 
-**The order of memory** is that of x86-64 (see `system.linux.waiting`). No worker starts elsewhere.
+**The order of memory** is that of x86-64 (see `system.linux.waiting`). On other machines no worker
+starts.
 """
 
 from __future__ import annotations
@@ -29,12 +30,12 @@ from nbshare._core.system.windows.handles import OwnedHandle
 
 # -------------------------------------------------------------------------------- packets and pipes
 
-MAX_FDS = 200  # a packet
-ROOM = 1 << 17  # bytes of packets on their way, of a few or one with `MAX_FDS` handles
+MAX_FDS = 200  # per packet
+ROOM = 1 << 17  # bytes of packets in transit: several small ones, or one with `MAX_FDS` handles
 BROKEN = {109, 232}  # ERROR_BROKEN_PIPE, ERROR_NO_DATA
 ABORTED = _winapi.ERROR_OPERATION_ABORTED
 PAUSE_S = 0.001
-NO_EVENT = 0  # for an operation whose end a completion port reports
+NO_EVENT = 0  # for operations whose end a completion port reports
 
 _MESSAGES = _winapi.PIPE_TYPE_MESSAGE | _winapi.PIPE_READMODE_MESSAGE
 
@@ -63,7 +64,7 @@ class End:
         self._peer = process
 
     def fileno(self) -> int:
-        """Return the handle, to wait for."""
+        """Return the handle that is waited for."""
         return self._file.fileno()
 
     def close(self) -> None:
@@ -81,7 +82,7 @@ class End:
         return not self._reading.pending
 
     def packet(self) -> bytes:
-        """Return the packet that has arrived. Do not start to read the next packet."""
+        """Return the packet that has arrived, without starting to read the next one."""
         reading, self._reading = self._reading, None
         return bytes(reading.getresult(True))
 
@@ -93,7 +94,7 @@ class End:
         return _winapi.WaitForSingleObject(self._reading.event, ms) == _winapi.WAIT_OBJECT_0
 
     def cancel(self) -> None:
-        """Read nothing more."""
+        """Cancel the read that has been started."""
         reading, self._reading = self._reading, None
         if reading is not None and reading.pending:
             with suppress(OSError):
@@ -101,7 +102,7 @@ class End:
                 reading.getresult(True)
 
     def given(self, fd: int) -> MemoryFd:
-        """Duplicate a handle into the other process. Return its number in that process."""
+        """Duplicate a handle into the other process, and return its number there."""
         try:
             return handles.duplicate(fd, self._peer)
         except PermissionError:  # the process has ended
@@ -112,7 +113,7 @@ ends: weakref.WeakValueDictionary[int, End] = weakref.WeakValueDictionary()  # b
 
 
 def end_from(fd: int, owner: int) -> End:
-    """Open the end of a connection that the owner has passed to this process."""
+    """Open the end of a connection that this process received from the owner."""
     end = End(fd)
     end.connect(owner)
     return end
@@ -173,7 +174,7 @@ def keep_open(end: End) -> None:
 
 
 def new_connection() -> tuple[End, End]:
-    """Return both ends of a new connection."""
+    """Create a connection, and return both ends."""
     ours, theirs = _ends(_winapi.PIPE_ACCESS_DUPLEX, _MESSAGES)
     _winapi.SetNamedPipeHandleState(theirs, _winapi.PIPE_READMODE_MESSAGE, None, None)
     return End(ours), End(theirs)
@@ -188,7 +189,7 @@ def _ends(access: int, kind: int) -> tuple[int, int]:
     try:
         is_duplex = access == _winapi.PIPE_ACCESS_DUPLEX
         rights = _winapi.GENERIC_WRITE | (_winapi.GENERIC_READ if is_duplex else 0)
-        # A pipe for prints is written to by code that knows no overlapped calls.
+        # Code that does not know overlapped calls writes to a pipe for prints.
         how = _winapi.FILE_FLAG_OVERLAPPED if is_duplex else 0
         theirs = _winapi.CreateFile(name, rights, 0, 0, _winapi.OPEN_EXISTING, how, 0)
         _winapi.ConnectNamedPipe(ours, overlapped=True).GetOverlappedResult(True)
@@ -212,9 +213,9 @@ def has_unread(fd: int) -> bool:  # noqa: ARG001
 # ------------------------------------------------------------------------------- waiting and events
 
 LONGEST_S = 3600.0  # longest wait
-# An interrupt of Jupyter sets a flag, and Python checks it between two waits of the main thread.
+# An interrupt by Jupyter sets a flag, which Python checks between two waits of the main thread.
 SLICE_S = 0.05
-WOKEN = 1  # in place of the address of an operation. None has this one
+WOKEN = 1  # in place of an operation's address. No operation has this address.
 
 _LARGE = 1 << 30  # largest count of a semaphore
 
@@ -235,7 +236,7 @@ _get_packets.argtypes = (
     *(handles.HANDLE, handles.POINTER, handles.DWORD, handles.POINTER),
     *(handles.DWORD, handles.BOOL),
 )
-# Operations that end immediately are not reported, because the caller knows.
+# Operations that end immediately are not reported, because the caller knows their result.
 SKIP_ON_SUCCESS = 1
 _set_modes = handles.function(
     "SetFileCompletionNotificationModes", handles.BOOL, handles.HANDLE, ctypes.c_ubyte
@@ -265,11 +266,11 @@ class _Reading:
 
 
 class Waiter:
-    """Waits for several pipes, and for `wake`. Each of them stands for an object.
+    """Waits for several pipes and for wake-ups. Each has an object that is reported.
 
     Notes
     -----
-    `wake` is for any thread, everything else for one thread.
+    The `set` of `waker` is for any thread, everything else for one thread.
     """
 
     def __init__(self) -> None:
@@ -282,12 +283,12 @@ class Waiter:
         self._found: dict[object, None] = {}  # to report
 
     def waker(self, what: object) -> OwnerEvent:
-        """Return an event with the report `what`. Its `set` is for any thread."""
+        """Return an event that reports `what`. Any thread may call its `set`."""
         self._woken = what
         return Waker(self._port)
 
     def watch_new(self, fd: int, what: object) -> None:
-        """Report `what` once when a read of no bytes ends."""
+        """Report `what` once when a pipe's read of no bytes ends."""
         _overlapped.CreateIoCompletionPort(fd, self._port.fileno(), fd, 0)
         self._new[fd] = what
 
@@ -300,12 +301,12 @@ class Waiter:
         self._watched[fd] = end, what
 
     def unwatch(self, fd: int) -> None:
-        """Stop watching."""
+        """Stop watching a connection."""
         end, _ = self._watched.pop(fd)
         end.cancel()
 
     def look(self, timeout_s: float = 0.0) -> None:
-        """Record operations that have ended. If there are none, wait for one."""
+        """Record which operations have ended. If none has, wait for one until the timeout."""
         n, ms = handles.DWORD(), math.ceil(timeout_s * 1e3)
         packets = self._packets
         if not _get_packets(self._port.fileno(), packets, MOST_PACKETS, ctypes.byref(n), ms, False):
@@ -346,7 +347,7 @@ class NewData:
         self._readings: dict[int, _Reading] = {}
 
     def watch(self, fd: int) -> None:
-        """Start watching a pipe for new data. Data already in it counts as new."""
+        """Begin to watch a pipe. Data already in it counts as new."""
         self._waiter.watch_new(fd, self._what)
         self._readings[fd] = _Reading(fd)
 
@@ -363,7 +364,7 @@ class NewData:
         self._waiter.look()
 
     def read(self, fd: int, nbytes: int) -> bytes:
-        """Read at most `nbytes` bytes of a pipe. Raise BlockingIOError if there is no data."""
+        """Read at most `nbytes` bytes from a pipe. Raise BlockingIOError if there is no data."""
         if not self._readings[fd].is_over:
             raise BlockingIOError
         try:
@@ -384,7 +385,7 @@ class NewData:
 
 
 def is_readable(end: End, timeout_s: float | None = None) -> bool:
-    """Wait until a connection has a packet or its other end is closed. Return whether it has."""
+    """Wait until a connection has a packet or is closed. Return False after the timeout."""
     return end.wait(None if timeout_s is None else min(timeout_s, LONGEST_S))
 
 
@@ -397,7 +398,7 @@ def _wait(handle: int, timeout_s: float) -> bool:
 
 
 def interruptible(wait: Callable[[Any], bool], timeout_s: float | None) -> bool:
-    """Call a function that waits for a limited time or forever, in slices. An interrupt ends it."""
+    """Call a function that waits, in slices of the time, so that an interrupt ends the wait."""
     until_s = math.inf if timeout_s is None else time.monotonic() + timeout_s
     while True:
         left_s = max(0.0, until_s - time.monotonic())
@@ -422,7 +423,7 @@ class WorkerEvent:
     Attributes
     ----------
     fd : int
-        The handle to wait for. It closes with this object.
+        The handle to wait for, which closes with this object.
 
     Notes
     -----
@@ -486,13 +487,13 @@ class Waker(OwnerEvent):
 
 
 class TokenWaiter:
-    """Waits for a `WorkerEvent`, in several processes. Each token wakes one of them."""
+    """Waits for a `WorkerEvent` in one of several processes. Each token wakes one of them."""
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait for a token, and take it. Return whether there was one."""
+        """Wait for a token, and take it. Return False if none came in time."""
         return _wait(self._fd, timeout_s)
 
     def close(self) -> None:
@@ -500,7 +501,7 @@ class TokenWaiter:
 
 
 def set_event(fd: int) -> None:
-    """Set an event, by its handle."""
+    """Set an event, given its handle."""
     _overlapped.SetEvent(fd)
 
 
@@ -510,7 +511,7 @@ IS_WEAKLY_ORDERED = "AMD64" not in sys.version
 
 
 def register_fences() -> None:
-    """Refuse workers where the order of memory is weak.
+    """Refuse to start workers where the order of memory is weak.
 
     Raises
     ------
