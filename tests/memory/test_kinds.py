@@ -185,8 +185,8 @@ except MemoryError as error:
 """
     printed = program(code, SMALL_SHM, TMPDIR=str(tmp_path), **{SETTING: setting})
     if setting == "named":
-        assert "200 MiB of shared memory were requested" in printed
-        assert "64 MiB are free in /dev/shm" in printed
+        assert "200 MiB of shared memory was requested" in printed
+        assert "64 MiB is free in /dev/shm" in printed
     else:
         assert printed == f"True {setting}{f':{tmp_path}' if setting == 'file' else ''}\n"
 
@@ -200,7 +200,7 @@ def test_what_has_no_room_in_a_small_shm_is_an_error(program):
         f"try:\n    {LARGE.splitlines()[0]}\nexcept MemoryError as error:\n    print(error)\n",
         SMALL_SHM,
     )
-    for words in ("200 MiB", "64 MiB are free in /dev/shm", f"{SETTING}=file:DIRECTORY"):
+    for words in ("200 MiB", "64 MiB is free in /dev/shm", f"{SETTING}=file:DIRECTORY"):
         assert words in kinds[0]
 
 

@@ -1,1 +1,1 @@
-"""How workers import the function of a call, in its present version."""
+"""How workers import the function of a call, in its current version."""

@@ -1,4 +1,4 @@
-"""Signatures and annotations, including names that exist for type checkers only.
+"""Signatures and annotations, including names that exist only for type checkers.
 
 From Python 3.14 on, annotations are evaluated on access.
 """
@@ -33,13 +33,13 @@ else:
 
 
 Alias: Any = getattr(typing, "TypeAliasType", ())  # since Python 3.12
-# Objects in annotations whose pickles refer to them by name.
+# Objects of annotations that are pickled by name.
 NAMED = tuple(
     kind
     for name in ("NewType", "TypeAliasType", "ParamSpec", "TypeVarTuple", "TypeVar")
     if (kind := getattr(typing, name, None)) is not None
 )
-# Others that cannot be pickled, or only with all names of their module.
+# With others, which cannot be pickled, or only with all names of their module.
 OF_ANNOTATIONS = *NAMED, typing.ForwardRef, typing.ParamSpecArgs, typing.ParamSpecKwargs
 OF_VARIABLES = "bound", "covariant", "contravariant", "infer_variance"
 
@@ -50,7 +50,7 @@ def signature_of(func: Callable[..., Any]) -> inspect.Signature:
     Raises
     ------
     TypeError, ValueError
-        If the function has none, like some functions in C.
+        If the function has no signature, like some functions in C.
     """
     if sys.version_info >= (3, 14):
         return inspect.signature(func, annotation_format=Format.STRING)
@@ -58,7 +58,7 @@ def signature_of(func: Callable[..., Any]) -> inspect.Signature:
 
 
 def text_of(signature: inspect.Signature) -> str:
-    """Return a signature for a message."""
+    """Return a signature as text for a message."""
     if sys.version_info >= (3, 14):
         return signature.format(quote_annotation_strings=False)
     return str(signature)
@@ -72,7 +72,7 @@ def annotations_of(obj: Any) -> dict[str, Any]:
 
 
 def parts_of(obj: Any) -> tuple[str, Any, dict[str, Any]]:
-    """Return the name of an object of one of the types `OF_ANNOTATIONS`, its value, and options."""
+    """Return the name, value and options of an object of one of the types `OF_ANNOTATIONS`."""
     if isinstance(obj, typing.ForwardRef):
         return obj.__forward_arg__, None, {}
     if isinstance(obj, typing.ParamSpecArgs | typing.ParamSpecKwargs):
@@ -89,7 +89,7 @@ def parts_of(obj: Any) -> tuple[str, Any, dict[str, Any]]:
 
 
 def with_references(func: FunctionType) -> FunctionType:
-    """Return a copy of a function whose annotations can be read, whatever they name."""
+    """Return a copy of a function with references in place of unknown names in annotations."""
     copy = FunctionType(
         func.__code__, func.__globals__, func.__name__, func.__defaults__, func.__closure__
     )
@@ -107,7 +107,7 @@ def reduced_annotation(obj: Any) -> tuple[Any, ...]:
         return typing.ForwardRef, (name,)
     if isinstance(obj, typing.ParamSpecArgs | typing.ParamSpecKwargs):
         return type(obj), (value,)
-    if isinstance(obj, typing.NewType):  # its value may lead to itself
+    if isinstance(obj, typing.NewType):  # the value may refer to the object itself
         return typing.NewType, (name, None), {**vars(obj), "__supertype__": value}
     if not isinstance(obj, Alias):
         return _variable, (type(obj), name, value, options)
@@ -123,7 +123,7 @@ def reduced_annotation(obj: Any) -> tuple[Any, ...]:
 
 
 def _leads_to(obj: Any, value: Any) -> bool:
-    """Return whether a type is made of an object."""
+    """Return whether a type contains an object, at any depth."""
     parts = typing.get_origin(value), *typing.get_args(value)
     return any(part is obj or (part is not None and _leads_to(obj, part)) for part in parts)
 
@@ -137,7 +137,7 @@ def _generic_alias(name: str, value: Any, options: dict[str, Any]) -> Any:
 
 
 def _alias(name: str, names: dict[str, Any]) -> Any:
-    """Return an alias of the object named ``value`` in `names`, which may refer to the alias."""
+    """Create an alias whose value, ``names["value"]``, may refer to the alias itself."""
     exec(f"type {name} = value", names)  # noqa: S102 - a statement that Python 3.11 lacks
     return names[name]
 

@@ -1,4 +1,4 @@
-"""Checks that functions passed as options accept nbshare's calls."""
+"""Checks that the functions passed as options accept the arguments of nbshare's calls."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from nbshare._core.functions.annotations import signature_of, text_of
 from nbshare._core.functions.reference import label_of, refuse_async
 from nbshare.errors import cut
 
-# Second parameters of functions of all results, such as numpy.sum, max of torch, sum and sorted.
+# Second parameters of functions that take all results, such as numpy.sum, torch.max, sum and
+# sorted.
 _OF_ALL = ("axis", "dim", "dtype", "key", "start", "weights")
 _OF_TWO = ("a", "b")  # the arguments of reduce=
 _INSTEAD = (
@@ -19,7 +20,7 @@ _INSTEAD = (
 
 
 def check_called(option: str, func: Any, *given: str) -> None:
-    """Raise TypeError if a function does not accept the arguments of its option.
+    """Raise TypeError if a function does not accept the arguments that its option passes.
 
     Parameters
     ----------
@@ -28,7 +29,7 @@ def check_called(option: str, func: Any, *given: str) -> None:
     func
         The user's function.
     *given
-        Names of its arguments, by position.
+        Names of the positional arguments.
     """
     if not callable(func):
         raise TypeError(f"{option}={cut(repr(func))}: must be a function")

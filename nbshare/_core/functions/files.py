@@ -1,4 +1,4 @@
-"""Modules imported by the path of their file, under a name that workers know too."""
+"""Modules imported by the path of their file, under names that workers know, too."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _paths: dict[str, str] = {}  # module name -> path of its file
-_stamps: dict[str, Stamp | None] = {}  # module name -> its file when it was executed
+_stamps: dict[str, Stamp | None] = {}  # module name -> stamp of its file when it was executed
 _importing = threading.RLock()  # so that no thread uses a half-executed module
 
 
 class _FileFinder:
-    """Finds the registered modules, so that ``import workers`` and pickle find them too."""
+    """Finds registered modules, so that ``import workers`` and pickle find them, too."""
 
     @staticmethod
     def find_spec(
@@ -42,7 +42,7 @@ class _FileFinder:
 
 
 class _FolderFinder:
-    """Finds packages of registered modules that have no file and are found nowhere else."""
+    """Finds packages of registered modules that have no file and that nothing else finds."""
 
     @staticmethod
     def find_spec(
@@ -58,7 +58,7 @@ class _FolderFinder:
 
 
 def _folders_of(package: str) -> list[str]:
-    """Return the folders of the registered modules in a package without a file."""
+    """Return the folders of a package without a file, given the registered modules in it."""
     folders = set()
     for name, file in _paths.copy().items():
         below = os.sep + name.removeprefix(package).replace(".", os.sep)
@@ -69,7 +69,7 @@ def _folders_of(package: str) -> list[str]:
 
 @shown_from_the_call
 def import_file(path: str | os.PathLike[str]) -> ModuleType:
-    """Import a module by the path of its file. Import it again if the file has changed.
+    """Import a module by the path of its file, again if the file has changed.
 
     Examples
     --------
@@ -102,8 +102,8 @@ def import_file(path: str | os.PathLike[str]) -> ModuleType:
         functions to `parallel_map`, because workers import the same file. The module is the same
         object each time, as with `importlib.reload`, but names that the file no longer defines are
         removed. If this process has imported the file by that name, and the file is known to be
-        unchanged since, that module is returned as it is. The file is known to be unchanged only if
-        nbshare was in use before that import, or if the file is older than the process.
+        unchanged since then, that module is returned unchanged. The file is known to be unchanged
+        only if nbshare was in use before that import, or if the file is older than the process.
 
     Raises
     ------
@@ -136,21 +136,21 @@ def import_file(path: str | os.PathLike[str]) -> ModuleType:
         if known is not None and stamp is not None and _is_current(known, name, stamp):
             return known
         register_files({name: str(file)})
-        _stamps[name] = None  # if it fails, it is executed again next time
+        _stamps[name] = None  # if this fails, the file is executed again next time
         module = _execute(name)
         _stamps[name] = stamp
         return module
 
 
 def imported_files() -> dict[str, str]:
-    """Names and paths of the modules imported by path, for the workers."""
+    """Return the names and paths of the modules imported by path, for the workers."""
     return dict(_paths)
 
 
 def register_files(paths: Mapping[str, str]) -> None:
-    """Register the modules of these files for imports by name."""
+    """Register modules by name and file, so that they can be imported by name."""
     if not any(finder is _FileFinder for finder in sys.meta_path):
-        # First, so that no other module of that name can replace it.
+        # First, so that no other module can replace one of the same name.
         sys.meta_path.insert(0, _FileFinder)
         # Last, because packages that are installed, or on the path, take precedence.
         sys.meta_path.append(_FolderFinder)
@@ -158,15 +158,15 @@ def register_files(paths: Mapping[str, str]) -> None:
 
 
 class Origins(NamedTuple):
-    """The origins of this process's modules.
+    """The places that this process's modules come from.
 
     Attributes
     ----------
     path : list of str
-        The import path, with relative folders as this process found modules in them.
+        The import path, with relative folders made absolute, as this process searched them.
     files : dict
-        The files of imported modules outside this path, by the modules' names: the working
-        directory or the path has changed since, or they were loaded by their file.
+        The files of imported modules that are not found on this path, by the modules' names: the
+        working directory or the path has changed since, or they were loaded by their file.
     """
 
     path: list[str]
@@ -177,7 +177,7 @@ _looked_at: tuple[Any, Origins] = None, Origins([], {})
 
 
 def origins(path: list[str], cwd: str | None) -> Origins:
-    """Return the origins of modules, with the import path and working directory of this process.
+    """Return the origins of modules, given the import path and the working directory.
 
     Modules of `import_file` are omitted.
     """
@@ -205,13 +205,13 @@ def origins(path: list[str], cwd: str | None) -> Origins:
 def _absolute(path: list[str], cwd: str | None) -> list[str]:
     folders = []
     for folder in path:
-        if isinstance(folder, str):  # Python skips others
-            # Python searches a relative folder where it was at the first search. But '' is the
-            # present working directory.
+        if isinstance(folder, str):  # Python skips entries of other types
+            # Python searches a relative folder where that was at the first search. But '' is the
+            # current working directory.
             finder = sys.path_importer_cache.get(folder) if folder else None
             place = getattr(finder, "path", folder)
             if not os.path.isabs(place):
-                if cwd is None:  # it was removed, so no module is found there
+                if cwd is None:  # the directory was removed, so no module is found there
                     continue
                 place = os.path.normpath(os.path.join(cwd, place))
             folders.append(place)
@@ -228,16 +228,16 @@ def _top_files(files: Mapping[str, str]) -> dict[str, str]:
 
 
 def _is_lost(name: str, file: str, path: Sequence[str]) -> bool:
-    """Return whether a search of a path does not find the file of a module."""
+    """Return whether a search of a path no longer finds the file of a module."""
     found = _file_of(name, path)
     if file.endswith(".py"):
         return found != file
-    # A package may have replaced it by a compiled module.
+    # A package may have replaced the file by a compiled module.
     return found is None and file.endswith(tuple(EXTENSION_SUFFIXES))
 
 
 def _place_of(file: str) -> str:
-    """Return the file of a module, or the folder of a package."""
+    """Return a module's file, or a package's folder."""
     folder, name = os.path.split(file)
     return folder if name == "__init__.py" else file
 
@@ -258,7 +258,7 @@ def _file_of(name: str, path: Sequence[str]) -> str | None:
 
 
 def other_module(file: Path) -> str | None:
-    """Return the module that has the plain name of a file, if it is a different module."""
+    """Return the place of a different module that has the plain name of a file, or None."""
     known = sys.modules.get(file.stem)
     try:
         # A loaded module needs no search, and may be of any kind.
@@ -268,7 +268,7 @@ def other_module(file: Path) -> str | None:
     if known is None and spec is None:
         return None
     places = [file_of(known)]
-    if type(spec) is ModuleSpec:  # with the folders of a package without __init__
+    if type(spec) is ModuleSpec:  # includes the folders of a package without __init__.py
         places += [spec.origin, *(spec.submodule_search_locations or ())]
     place = next(filter(None, places), "a module without a file")
     # Python prefers the file to a folder of that name next to it.
@@ -288,13 +288,13 @@ def _name_for(file: Path) -> str:
 
 
 def _is_current(module: ModuleType, name: str, stamp: Stamp) -> bool:
-    """Return whether a module is known to be the version of its file with this stamp.
+    """Return whether a module is known to be this version of its file.
 
-    The caller may have imported the module, in which case its classes must stay the caller's.
+    A module that the caller imported stays, so that its classes remain the caller's.
     """
     if name in _stamps:
         return _stamps[name] == stamp
-    path = file_of(module)  # none if it is a folder of that name
+    path = file_of(module)  # None if the module is a folder of that name
     return path is not None and is_as_read(path, stamp)
 
 
@@ -303,8 +303,8 @@ def _execute(name: str) -> ModuleType:
     assert spec is not None
     assert spec.loader is not None
     new = module_from_spec(spec)
-    # In the same object, like importlib.reload, so that all modules that imported it see the new
-    # functions.
+    # In the same module object, as with importlib.reload, so that all modules that imported it see
+    # the new functions.
     module = sys.modules.setdefault(name, new)
     names, before, fresh = vars(module), dict(vars(module)), dict(vars(new))
     try:
@@ -318,8 +318,8 @@ def _execute(name: str) -> ModuleType:
             del sys.modules[name]
         if isinstance(error, SystemExit):
             raise ImportError(  # noqa: TRY004
-                f"{spec.origin} ends the program as soon as it is imported ({error!r}); put code "
-                'for scripts only below: if __name__ == "__main__":'
+                f"{spec.origin} ends the program as soon as it is imported ({error!r}); put the "
+                'code of a script below: if __name__ == "__main__":'
             ) from error
         raise
     return module

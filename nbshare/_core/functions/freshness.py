@@ -1,8 +1,8 @@
 """Source files in their version at the start of a call, for workers that import them later.
 
-A file may be edited while workers import it at different times. They must not run different or
-half-saved versions. So the owner keeps the bytes of all files that the owner or a worker imported
-before the call, and workers import these bytes.
+A file may be edited while workers import it at different times. The workers must not run different
+or half-saved versions. The owner therefore keeps the bytes of all files that it or a worker
+imported before the call, and workers import these bytes.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from nbshare._core.functions.installed import is_installed
 from nbshare._core.functions.modules import own_files
 from nbshare._core.system import Descriptor, files, processes, sections
 
-ATTEMPTS = 3  # at a file that changes while it is read
+ATTEMPTS = 3  # attempts to read a file that changes meanwhile
 MOST = 16 << 20  # largest file that is kept, in bytes. Larger source files contain data
-LENGTH = 8  # size of the length of a record
+LENGTH = 8  # bytes of the length of a record
 
 
 class Stamp(NamedTuple):
-    """The metadata that changes when a file is edited or replaced."""
+    """Metadata of a file, which change when the file is edited or replaced."""
 
     mtime_ns: int
     size: int
@@ -42,31 +42,31 @@ def stamp_of(path: str) -> Stamp | None:
         return None
 
 
-_read: dict[str, Stamp | None] = {}  # source files that were compiled here
+_read: dict[str, Stamp | None] = {}  # stamps of the source files that this process has compiled
 
 
 def note_reading(path: str, stamp: Stamp | None) -> None:
-    """Record the stamp of a file before it is read, so that a later edit is noticed."""
+    """Record the stamp of a file before the file is read, so that later edits are noticed."""
     _read[path] = stamp
 
 
 def is_as_read(path: str, stamp: Stamp) -> bool:
-    """Return whether a file with this stamp is known to be the version imported by this process."""
+    """Return whether a file with this stamp is known to be the version that was imported."""
     if path in _read:
         return _read[path] == stamp
     return max(stamp.mtime_ns, stamp.ctime_ns) < processes.begun_ns()
 
 
-n_executed = [0]  # files, so that a change is noticed quickly
+n_executed = [0]  # number of executed files, by which others notice a change quickly
 
 
-@cache  # once in a process, because a hook stays
+@cache  # once per process, because a hook cannot be removed
 def _listen() -> None:
     sys.addaudithook(_note_execution)
 
 
 def _note_execution(event: str, args: tuple[Any, ...]) -> None:
-    """Record a source file that is executed, or read by code that may execute it."""
+    """Record a source file that is executed, or that is read by code which may execute it."""
     path: Any = None
     if event == "exec":
         path = args[0].co_filename
@@ -84,7 +84,7 @@ def _note_execution(event: str, args: tuple[Any, ...]) -> None:
 
 
 class ImportLog:
-    """Records the stamps, at the time of reading, of the files that this process executes.
+    """Records the files that this process executes, with their stamps when they are read.
 
     Files may be imported, loaded by their path, or run by `runpy` or `exec`. Files of the standard
     library and of site-packages are omitted.
@@ -97,15 +97,15 @@ class ImportLog:
         _listen()
 
     def take(self) -> dict[str, Stamp | None]:
-        """Return the stamps of the files executed since the previous call."""
-        if not self.executed and len(sys.modules) == self._n_seen:  # after nearly every chunk
+        """Return the stamps of the files executed since the previous call, by path."""
+        if not self.executed and len(sys.modules) == self._n_seen:  # the usual case
             return {}
         self._n_seen = len(sys.modules)
         taken: dict[str, Stamp | None] = {}
-        with suppress(KeyError):  # empty: other threads add and take, too
+        with suppress(KeyError):  # empty (other threads add and take files, too)
             while True:
                 executed, stamp = self.executed.popitem()
-                if stamp_of(executed) is not None:  # else it was a temporary one
+                if stamp_of(executed) is not None:  # otherwise the file was temporary
                     taken[executed] = _read.get(executed) or stamp
         before, self._known = self._known, own_files()
         if self._known is not before:
@@ -114,13 +114,12 @@ class ImportLog:
         return taken
 
 
-# No WeakSet, because it runs Python code while it iterates over its members, and others may be
-# added meanwhile.
+# No WeakSet, because iterating over one runs Python code, and members may be added meanwhile.
 _logs: dict[weakref.ref[ImportLog], None] = {}
 
 
 class SourceFile(NamedTuple):
-    """The kept contents of a file."""
+    """The kept contents of a file, and its stamp."""
 
     stamp: Stamp
     data: bytes
@@ -132,7 +131,7 @@ class Snapshot:
     Parameters
     ----------
     file : Descriptor
-        An empty file, or in a worker the owner's file.
+        An empty file, or the owner's file in a worker.
 
     Notes
     -----
@@ -143,11 +142,12 @@ class Snapshot:
 
     def __init__(self, file: Descriptor) -> None:
         self._file, self._fd = file, file.fileno()
-        # The position read so far, and the sources, set together since other threads may read.
+        # The offset read so far, and the sources. Both are set in one step, because other threads
+        # read.
         self._seen: tuple[int, Mapping[str, SourceFile | None]] = 0, {}
 
     def fileno(self) -> int:
-        """Return the descriptor."""
+        """Return the number of the descriptor."""
         return self._fd
 
     def close(self) -> None:
@@ -155,9 +155,9 @@ class Snapshot:
         self._file.close()
 
     def sources(self) -> Mapping[str, SourceFile | None]:
-        """Return the files by path, with None for files that could not be kept."""
+        """Return the kept files by path, with None for files that could not be kept."""
         end, sources = self._seen
-        with suppress(OSError):  # the program has closed our descriptor
+        with suppress(OSError):  # the user's program has closed our descriptor
             while size := int.from_bytes(files.read_at(self._fd, LENGTH, end), "little"):
                 record = files.read_at(self._fd, size, end + LENGTH)
                 sources = {**sources, **pickle.loads(record)}
@@ -166,7 +166,7 @@ class Snapshot:
         return sources
 
     def keep(self, paths: Iterable[str]) -> None:
-        """Keep the present versions of files, replacing older versions."""
+        """Keep the current versions of files, replacing older versions."""
         end, _ = self._seen
         left, sources = MOST - end, {}
         for path in paths:
@@ -177,7 +177,7 @@ class Snapshot:
     def add(self, data: bytes) -> None:
         """Add pickled sources, which replace older versions."""
         end, _ = self._seen
-        with suppress(OSError):  # no room, so they are not kept
+        with suppress(OSError):  # there is no room, so the sources are not kept
             files.cut(self._fd, end)  # a partial record must not be read as a length
             if files.write_at(self._fd, data, end + LENGTH) == len(data):
                 length = len(data).to_bytes(LENGTH, "little")
@@ -188,8 +188,8 @@ class Snapshot:
 class CodeVersion(NamedTuple):
     """The version of code that the workers of a call run."""
 
-    generation: int  # for workers started for these files, environment and initializer
-    snapshot: Snapshot | None  # the files that they import
+    generation: int  # changes with the files, environment and initializer that workers start with
+    snapshot: Snapshot | None  # the files that workers import
     environ: Mapping[str, str]
 
 
@@ -202,12 +202,12 @@ def own_modules() -> dict[str, str]:
 
 
 def packed_sources(paths: Iterable[str]) -> bytes:
-    """Return source files for another machine."""
+    """Pickle source files for another machine."""
     return pickle.dumps({path: read_source(path, MOST) for path in sorted({*paths})})
 
 
 def read_source(path: str, most: int) -> SourceFile | None:
-    """Return a consistent version of a file of limited size, or None if there is none."""
+    """Read a consistent version of a file. Return None if it is missing, too large or changing."""
     for _ in range(ATTEMPTS):
         stamp = stamp_of(path)
         if stamp is None or stamp.size > most:
@@ -229,5 +229,5 @@ def use_snapshot(fd: int) -> None:
 
 
 def source_of(path: str) -> SourceFile | None:
-    """Return the kept version of a source file, or None to import the present file."""
+    """Return the kept version of a source file, or None to import the current file."""
     return None if _snapshot is None else _snapshot.sources().get(path)

@@ -1,4 +1,4 @@
-"""Actions on modules that nbshare does not import itself, once they are imported."""
+"""Calls actions on modules that nbshare does not import itself, once they are imported."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import ClassVar
 
 
 def when_imported(name: str, action: Callable[[ModuleType], object]) -> None:
-    """Call an action with a module, now or as soon as its import is done."""
+    """Call an action on a module, now or as soon as its import is done."""
     if (module := sys.modules.get(name)) is not None:
         action(module)
         return
@@ -26,7 +26,7 @@ def _watch() -> None:
 
 
 class _Watcher:
-    """Finds modules as Python does, and lets their loaders call the actions."""
+    """Finds modules as Python does, and makes their loaders call the actions."""
 
     actions: ClassVar[dict[str, Callable[[ModuleType], object]]] = {}
 
@@ -38,14 +38,14 @@ class _Watcher:
         target: ModuleType | None = None,  # noqa: ARG003
     ) -> ModuleSpec | None:
         if (action := cls.actions.pop(name, None)) is None:
-            return None  # the search below calls this again
+            return None  # the search below calls this method again
         spec = find_spec(name)
         if spec is not None and spec.loader is not None:
             execute = spec.loader.exec_module
 
             def execute_and_act(module: ModuleType) -> None:
                 execute(module)
-                if module.__name__ == name:  # the loader of a zip file loads other modules too
+                if module.__name__ == name:  # the loader of a zip file loads other modules, too
                     action(module)
 
             spec.loader.exec_module = execute_and_act  # type: ignore[method-assign]

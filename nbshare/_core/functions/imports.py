@@ -1,4 +1,4 @@
-"""How a worker imports the same files as its caller, in the same versions."""
+"""Makes a worker import the same files as its caller, in the same versions."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ from nbshare._core.functions.freshness import note_reading, source_of, stamp_of
 from nbshare._core.functions.installed import STANDARD_LIBRARY, is_installed
 from nbshare._core.functions.modules import own_files
 
-# A cache stores times in whole seconds, so it hides an edit in the second of the last import. A
-# cache written this long after its source belongs to this version, unless compiling took longer (1
-# µs per byte).
+# A bytecode cache stores times in whole seconds, so it hides an edit in the second of the last
+# import. A cache written this long after its source belongs to the current version, unless
+# compiling took longer (1 µs per byte).
 SETTLED_NS = 2_000_000_000
 SETTLED_NS_PER_BYTE = 10_000
 
 
 class FreshLoader(SourceFileLoader):
-    """Loads the present source of users' files, and bytecode only if it is known to be current."""
+    """Loads the current source of users' files, and bytecode only if known to be current."""
 
     def path_stats(self, path: Any) -> Any:
-        """Return the metadata that validates the cache."""
+        """Return the metadata that validate the bytecode cache."""
         if not is_installed(path) and not _is_settled(path):
             raise OSError(f"the bytecode cache of {path!r} may be stale, so it is not used")
         return super().path_stats(path)
 
     def get_data(self, path: str) -> bytes:
-        """Return the file's contents, for a source file in the version that all workers import."""
+        """Return a file's contents, of source files in the version that all workers import."""
         source = source_of(path)
         if source is None:
             return super().get_data(path)
@@ -45,19 +45,19 @@ class FreshLoader(SourceFileLoader):
         return source.data
 
     def set_data(self, path: str, data: Any, *, _mode: int = 0o666) -> None:
-        """Write a cache for installed modules only, so that none is left next to users' files."""
+        """Write bytecode caches for installed modules only, and none in users' folders."""
         if is_installed(self.path):
             super().set_data(path, data, _mode=_mode)
 
 
 def _is_settled(path: str) -> bool:
-    """Return whether valid cached bytecode belongs to the present version."""
+    """Return whether valid cached bytecode is known to belong to the current version."""
     now, given = stamp_of(path), source_of(path)
     note_reading(path, now)
     if now is None or (given is not None and given.stamp != now):
         return False
     try:
-        # A copied file, or a switched link, may show the time of another version.
+        # A copied file, or a link to another file, may show the time of another version.
         link = os.lstat(path)
         changed_ns = max(now.mtime_ns, now.ctime_ns, link.st_mtime_ns, link.st_ctime_ns)
         settled_ns = changed_ns + SETTLED_NS + SETTLED_NS_PER_BYTE * now.size
@@ -67,10 +67,10 @@ def _is_settled(path: str) -> bool:
 
 
 class _StandardLibraryFirst:
-    """Finds standard modules before any file with the same name in the import path.
+    """Finds standard modules before files of the same name in the import path.
 
     The caller usually imported standard modules before the notebook's folder was in its path. In a
-    worker, a random.py next to the notebook would replace random.
+    worker, a random.py next to the notebook would replace random otherwise.
     """
 
     overridden: Collection[str] = ()
@@ -88,7 +88,7 @@ class _StandardLibraryFirst:
 
 
 class _Fresh:
-    """Another finder, such as Python's or an editable install's, with our loaders."""
+    """Wraps another finder, such as Python's or an editable install's, to use our loaders."""
 
     def __init__(self, finder: Any) -> None:
         self._finder = finder
@@ -104,7 +104,7 @@ class _Fresh:
 
 
 def import_as_the_caller(overridden: Collection[str]) -> None:
-    """Set up a worker's imports. The caller's own modules use the standard names `overridden`."""
+    """Set up a worker's imports to find the modules that the caller's names mean."""
     _StandardLibraryFirst.overridden = overridden
     if _StandardLibraryFirst in sys.meta_path:
         return
@@ -114,5 +114,5 @@ def import_as_the_caller(overridden: Collection[str]) -> None:
 
 
 def overridden_names() -> list[str]:
-    """Return the standard module names that mean another module in this process."""
+    """Return the names of standard modules that mean another module in this process."""
     return sorted(sys.stdlib_module_names.intersection(own_files()))

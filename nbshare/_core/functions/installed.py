@@ -1,15 +1,15 @@
-"""Distinguishes installed files from the user's own.
+"""Distinguishes installed files from the user's own files.
 
-Users edit their own files. Workers run the version at the start of each call, changes of values are
-reported, and results in a checkpoint depend on these files. All of this costs time for each file.
-Installed code does not change under a running program. A file is installed if it is
+Users edit their own files. Workers run these files as they are at the start of each call, changes
+of values in them are reported, and results in a checkpoint depend on them. All of this costs time
+for each file. Installed code does not change under a running program. A file is installed if it is
 
 - part of the standard library, or of this package;
 - below a folder named ``site-packages`` or ``dist-packages``, of this or any other
   interpreter: virtual environments, conda, Colab, and the module systems of clusters, which put
   such folders on PYTHONPATH;
-- in a folder of the import path, and in the ``RECORD`` of a distribution there, as
-  ``pip install --target`` leaves it. Only the package's name is looked up.
+- in a folder of the import path, and in the ``RECORD`` of a distribution there, as after ``pip
+  install --target``. Only the package's name is looked up there.
 
 All other files are own files: the folder of the notebook or script, other folders on the path that
 no installer created, editable installs (their ``RECORD`` lists no code), and modules loaded by
@@ -34,7 +34,7 @@ SITES = {"site-packages", "dist-packages"}
 def _standard_library() -> tuple[str, str]:
     """Return the folders of the standard library's source and of its compiled modules.
 
-    The search is the interpreter's, because `sysconfig` takes 2 ms.
+    The folders are derived as the interpreter does, because `sysconfig` takes 2 ms.
     """
     library, home = os.path.dirname(os.__file__), sys.base_exec_prefix
     compiled = os.path.join(home, sys.platlibdir)
@@ -47,16 +47,16 @@ def _standard_library() -> tuple[str, str]:
 
 
 STANDARD_LIBRARY = _standard_library()
-# On Windows, the folder of Python is also one for packages, but a project may be in it.
+# On Windows, the folder of Python may contain packages, but also a project.
 _INSTALLED = tuple(os.path.realpath(path) + os.sep for path in (*STANDARD_LIBRARY, PACKAGE))
 
 
-# A name at the beginning of a line, and all lines that follow with the same one.
+# A name at the beginning of a line, and all following lines that begin with it.
 _NAMES = rb"(?m)^([^/,\r\n]+)(?:.*\n\1/)*"
 
 
 def is_installed(path: str) -> bool:
-    """Return whether the file of a module is installed."""
+    """Return whether a module's file is installed."""
     folder = path.rpartition(os.sep)[0]  # os.path.dirname takes 1 µs, for thousands of files
     is_of_installed = _has_installed(folder)
     return _is_there(path) if is_of_installed is None else is_of_installed
@@ -64,14 +64,14 @@ def is_installed(path: str) -> bool:
 
 @cache
 def _has_installed(folder: str) -> bool | None:
-    """Return whether a folder's package is installed, or None if it belongs to no package."""
+    """Return whether a folder belongs to an installed package, or None if to no package."""
     package = _package_of(folder)
     return None if package is None else _is_there(package)
 
 
 @cache
 def _package_of(folder: str) -> str | None:
-    """Return the folder of the package that contains a folder, or None."""
+    """Return the folder of the outermost package that contains a folder, or None."""
     above = os.path.dirname(folder)
     if above == folder or _is_root(folder):
         return None
@@ -81,7 +81,7 @@ def _package_of(folder: str) -> str | None:
 
 def _is_root(folder: str) -> bool:
     """Return whether modules are imported from a folder."""
-    path = [each for each in sys.path if type(each) is str]  # Python skips others
+    path = [each for each in sys.path if type(each) is str]  # Python skips entries of other types
     return os.path.basename(folder) in SITES or folder in _absolute(*path)
 
 
@@ -108,7 +108,7 @@ _real = cache(os.path.realpath)  # a call takes 15 µs
 
 
 def _is_recorded(root: str, name: str) -> bool:
-    """Return whether a distribution in a folder has installed a package or module of this name."""
+    """Return whether a distribution in a folder records a package or module of this name."""
     # The folder may be removed, or part of a zip file, or the name invalid.
     with suppress(OSError, ValueError):
         found = _distributions(root, os.stat(root).st_mtime_ns)
@@ -123,14 +123,14 @@ def _is_recorded(root: str, name: str) -> bool:
 
 @lru_cache(64)
 def _distributions(root: str, _mtime_ns: int) -> dict[str, str]:
-    """Return the records of the distributions in a folder, by their names in small letters."""
+    """Return the records of the distributions in a folder, by their lowercase names."""
     names = [each for each in os.listdir(root) if each.endswith(".dist-info")]
     return {each.lower(): os.path.join(root, each, "RECORD") for each in names}
 
 
 @cache
 def _names_in(*records: str) -> frozenset[bytes]:
-    """Return the names in their folder that distributions have installed."""
+    """Return the top-level names that distributions have installed, from their records."""
     if len(records) != 1:
         return frozenset().union(*map(_names_in, records))
     with suppress(OSError), open(records[0], "rb", buffering=0) as file:

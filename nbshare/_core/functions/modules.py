@@ -1,8 +1,8 @@
-"""The loaded modules of this process, and facts on each.
+"""The loaded modules of this process, and data about each of them.
 
-`sys.modules` may hold any object: modules that load on access, proxies, mocks, None. So a module is
-recognized by its variables. This runs no foreign code and loads no module. Each module is examined
-once, because there may be thousands.
+`sys.modules` may hold any object: modules that load on access, proxies, mocks, None. A module is
+therefore recognized by its type and examined by its variables, which runs no foreign code and loads
+no module. Each module is examined once, because there may be thousands.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from nbshare._core.functions.installed import is_installed
 
 # The names of the caller's script. The second one in a process spawned by multiprocessing.
 MAIN, SPAWNED_MAIN = MAINS = "__main__", "__mp_main__"
-_OF_ZIPS = "zipimport", "zipimporter"  # not imported here, as few processes need it
+_OF_ZIPS = "zipimport", "zipimporter"  # not imported here, because few processes need it
 SUFFIXES = tuple(all_suffixes())  # suffixes of files that Python imports
-_variables: Any = vars(ModuleType)["__dict__"]  # a subclass may hide it
+_variables: Any = vars(ModuleType)["__dict__"]  # because a subclass may hide this descriptor
 
 
 def is_module(value: object) -> bool:
@@ -36,7 +36,7 @@ def is_module(value: object) -> bool:
 
 
 def variables_of(module: object) -> dict[str, Any]:
-    """Return the variables of a module, or none for another object."""
+    """Return the variables of a module, or an empty dict for any other object."""
     if type(module) is ModuleType:  # the usual case, faster
         # Not `.__dict__`: Python 3.11 may return a variable of that name.
         return vars(module)
@@ -57,7 +57,7 @@ def loader_of(module: object) -> Any:
 
 
 def find_named(module: str, qualname: str) -> Any:
-    """Return the object with a name in a loaded module, or None."""
+    """Return the object that a qualified name means in a loaded module, or None."""
     found: Any = sys.modules.get(module)
     for k, part in enumerate(qualname.split(".")):
         if is_module(found):
@@ -68,14 +68,14 @@ def find_named(module: str, qualname: str) -> Any:
 
 
 def home_of(value: Any, name: str) -> str | None:
-    """Return the loaded module, other than the script, in which a name leads to an object."""
+    """Return a loaded module, other than the script, in which a name means this object, or None."""
     modules = sys.modules.copy()
     homes = (x for x, each in modules.items() if variables_of(each).get(name) is value)
     return next((home for home in homes if home not in MAINS), None)
 
 
 class Loaded(NamedTuple):
-    """The loaded modules at the last check. It is immutable, because threads share it.
+    """The loaded modules at the last check, immutable because threads share them.
 
     Attributes
     ----------
@@ -84,11 +84,11 @@ class Loaded(NamedTuple):
     newest : object
         The name that was added last.
     own : dict of str to str
-        The files of own modules, by name. The same object until they change.
+        The files of own modules, by name. The dict is the same object until they change.
     own_modules : list of weakref
         These modules, in the same order.
     elsewhere : dict of str to str
-        The files of installed modules without a package, outside of this interpreter's folders.
+        The files of installed top-level modules outside this interpreter's folders, by name.
     unknown : dict
         Modules that no other process can import, by name.
     """
@@ -156,7 +156,7 @@ def loaded() -> Loaded:
 
 
 def _is_unknown(name: str, modules: Mapping[Any, Any]) -> bool:
-    """Return whether a module cannot be imported by any process, even by importing its package.
+    """Return whether no process can import a module, even by importing its package.
 
     Such a module was created by a program, or by a loader that only this process has, such as a
     loader of notebooks.
@@ -168,11 +168,11 @@ def _is_unknown(name: str, modules: Mapping[Any, Any]) -> bool:
 
 
 def _is_importable(module: Any) -> bool:
-    """Return whether Python itself finds a module by its name, or by its file."""
+    """Return whether Python itself finds a module by its name or its file."""
     if (path := file_of(module)) is not None:
         return path.endswith(SUFFIXES)
     loader = loader_of(module)
-    kind = type(loader)  # for zip files, whose modules may have relative paths
+    kind = type(loader)  # compared by name, for zip files, whose modules may have relative paths
     is_found = kind is NamespaceLoader or (kind.__module__, kind.__name__) == _OF_ZIPS
     return is_found or loader is BuiltinImporter or loader is FrozenImporter
 
@@ -183,10 +183,10 @@ def own_files() -> dict[str, str]:
 
 
 def by_value() -> list[str]:
-    """Return the names of modules, besides the script, with definitions in this process only.
+    """Return the names of modules, besides the script, whose definitions only this process has.
 
-    Only modules that have executed code count, because compiled modules have no code that can be
-    sent.
+    Only modules that have executed Python code count, because compiled modules have no code to
+    send.
     """
     unknown = loaded().unknown
     return [name for name, each in unknown.items() if "__builtins__" in variables_of(each)]

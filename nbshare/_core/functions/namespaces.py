@@ -1,7 +1,7 @@
-"""The global variables of functions that are sent by value, one set for all parts of a call.
+"""The global variables of functions sent by value, shared by all parts of a call.
 
-Function, initializer, shared objects and items are pickled one by one. Their functions and classes
-share their variables again when they are loaded, as in the caller's process. So the function sees
+Function, initializer, shared objects and items are pickled one by one. When they are loaded, their
+functions and classes share variables again, as in the caller's process. The function therefore sees
 variables that the initializer sets.
 """
 
@@ -19,16 +19,16 @@ from weakref import WeakSet
 from nbshare._core.system import processes
 
 Variables = dict[str, Any]  # by name, the __globals__ of functions
-VariablesId = str | int  # names the same variables in all pickles of a process
+VariablesId = str | int  # identifies the same variables in all pickles of a process
 
 _EMPTY: frozenset[Any] = frozenset()
 
 
 class Namespaces:
-    """The variables of a call's functions, as a context while parts of the call are loaded.
+    """The variables of a call's functions. A context in which parts of the call are loaded.
 
-    A part adds its variables, and replaces those of former parts, except those present when `keep`
-    was called.
+    Each part adds its variables, and replaces those of earlier parts, except variables that were
+    present when `keep` was called.
 
     Parameters
     ----------
@@ -55,12 +55,12 @@ class Namespaces:
         _loading.namespaces = self._outer
 
     def keep(self) -> None:
-        """Keep the present variables and classes. Later parts of the call do not replace them."""
+        """Keep the current variables and classes. Later parts of the call do not replace them."""
         self._kept = {id(names): frozenset(names) for names in self._variables.values()}
         self._kept_classes = frozenset(self._classes)
 
     def adopt(self, func: Any) -> None:
-        """Use the module of a function that was loaded by name for functions sent by value too."""
+        """Share the module of a function that was loaded by name with functions sent by value."""
         while isinstance(func, partial):
             func = func.func
         names = getattr(getattr(func, "__func__", func), "__globals__", {})
@@ -75,16 +75,16 @@ class Namespaces:
                     del names[name]
 
     def of(self, key: VariablesId, initial: Variables) -> Variables:
-        """Return the variables of a module. The `initial` ones include its name, for example."""
+        """Return the variables of a module, or `initial` (its name, for example) if it is new."""
         return self._variables.setdefault(key, initial)
 
     def wanted(self, names: Variables, brought: Variables) -> Variables:
-        """Return the variables of a function that are not kept."""
+        """Return the variables that a function brings and that are not kept."""
         kept = self._kept.get(id(names), _EMPTY)
         return {name: brought[name] for name in brought.keys() - kept}
 
     def is_new(self, cls: type) -> bool:
-        """Return whether a class must be filled, and record that it is."""
+        """Record that a class is filled, and return whether it must be."""
         self._classes.add(cls)
         return cls not in self._kept_classes
 
@@ -125,7 +125,7 @@ _loading = _Loading()
 
 
 class SentVariables(Variables):
-    """Stands for the global variables of a function in a pickle."""
+    """Replaces the global variables of a function in a pickle."""
 
     def __init__(self, names: Variables) -> None:
         super().__init__(
@@ -140,7 +140,7 @@ class SentVariables(Variables):
 
 
 def shared_state(obj: Any, reduced: Any) -> Any:
-    """Return how to send a function or class, from how cloudpickle sends it."""
+    """Change how cloudpickle sends a function or class, so that variables are shared."""
     if not isinstance(reduced, tuple) or len(reduced) < 6:
         return reduced
     if isinstance(obj, type) and obj not in _received:
@@ -162,7 +162,7 @@ def _variables(key: VariablesId, initial: Variables, process: bytes) -> Variable
 
 
 def _make(make: Callable[..., FunctionType], code: Any, names: Variables, *args: Any) -> Any:
-    """Return a function without variables. Functions of a module keep their builtins."""
+    """Create a function without variables. Functions of a module keep their builtins."""
     builtins = names.get("__builtins__")
     func = make(code, names, *args)
     names["__builtins__"] = builtins or names["__builtins__"]
@@ -181,7 +181,7 @@ def _fill(obj: Any, filling: tuple[Callable[[Any, Any], object], Any, bytes]) ->
     names, parts = obj.__globals__, state[1]
     builtins = names["__builtins__"]
     if process == _process and _module_of(names) is not None:
-        parts["__globals__"] = {}  # it uses those of its module
+        parts["__globals__"] = {}  # the function uses the variables of its module
     elif namespaces is not None:
         parts["__globals__"] = namespaces.wanted(names, parts["__globals__"])
     fill(obj, state)

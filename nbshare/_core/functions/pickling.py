@@ -1,12 +1,12 @@
 """Pickles that mean the same in another process.
 
-A worker runs the present version of a function or class of a module file:
+A worker runs the current version of a function or class of a module file:
 
 - The definition that its name refers to is sent by name.
-- An old version of it, from before the module was loaded again, is sent by name too, and replaced
-  by the new one.
-- Another definition, such as the original of a decorated function, is sent by value while its code
-  in the file is unchanged. After that it is refused.
+- An old version, from before the module was loaded again, is sent by name, too, and the new version
+  runs in its place.
+- Another definition, such as the original of a decorated function, is sent by value as long as its
+  code in the file is unchanged, and refused otherwise.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from nbshare.errors import UnsendableError, noted
 
 
 def dumps(value: Any) -> bytes:
-    """Pickle an object, by reference, or by value if ``__main__`` or no module defines it.
+    """Pickle an object by reference, or by value if ``__main__`` or no module defines it.
 
     A class of ``__main__`` that was sent by value is restored as itself, because cloudpickle
     recognises it.
@@ -63,12 +63,12 @@ def dumps(value: Any) -> bytes:
     return data
 
 
-# Modules of classes whose objects hold the number of a descriptor, or write their file at their
-# end. Pickled copies would close descriptors of the worker, and overwrite files.
+# Modules of classes whose objects hold the number of a descriptor, or write a file when they are
+# deleted. Pickled copies would close descriptors of the worker, and overwrite files.
 _OPEN = {name: name.encode() for name in ("multiprocessing.connection", "shelve", "dbm.dumb")}
 _MAINS = b"_main__"  # the end of all names of the script, as one search of a long pickle is faster
 
-Keep = Callable[[pickle.PickleBuffer], bool]  # whether a pickle is to hold a buffer itself
+Keep = Callable[[pickle.PickleBuffer], bool]  # returns whether the pickle holds a buffer itself
 
 
 def _pickler(by_value: bool, file: io.BytesIO, keep: Keep) -> Any:
@@ -78,11 +78,11 @@ def _pickler(by_value: bool, file: io.BytesIO, keep: Keep) -> Any:
 def dumps_apart(
     value: Any, threshold: int, make: Callable[[bool, io.BytesIO, Keep], Any] = _pickler
 ) -> tuple[bytes, list[memoryview]]:
-    """Pickle an object as `dumps` does, without its buffers of `threshold` bytes and more.
+    """Pickle an object as `dumps` does, but without its buffers of `threshold` bytes and more.
 
-    `make` returns a pickler. The first one pickles by reference. If that fails, or if the pickle
-    may refer by name to objects that workers cannot import, the second one pickles by value. This
-    works for objects of such modules or without a name, but takes longer.
+    `make` returns a pickler. The first pickler pickles by reference. If that fails, or if the
+    pickle may name objects that workers cannot import, the second one pickles by value, which works
+    for objects of such modules or without a name, but takes longer.
     """
     buffers: list[memoryview] = []
 
@@ -107,7 +107,7 @@ def dumps_apart(
 
 
 def may_name_unknown(data: bytes) -> bool:
-    """Return whether a pickle may name objects that workers lack, such as those of ``__main__``."""
+    """Return whether a pickle may name objects that workers cannot import, as in ``__main__``."""
     if _MAINS in data:
         return True
     names = by_value()
@@ -129,7 +129,7 @@ _LOADERS = "cloudpickle.cloudpickle", SentVariables.__module__, __name__
 
 @cache
 def value_pickler() -> Any:
-    """Return the class of picklers that send objects by value that workers cannot import."""
+    """Return the class of picklers that send by value the objects that workers cannot import."""
     from cloudpickle import Pickler  # imported late: it takes 15 ms
 
     class ValuePickler(Pickler):  # type: ignore[misc]
@@ -141,7 +141,8 @@ def value_pickler() -> Any:
             if obj is sys.stdout or obj is sys.stderr:
                 return getattr, (sys, "stdout" if obj is sys.stdout else "stderr")
             if type(obj) is io.TextIOWrapper or type(obj).__module__ in _OPEN:
-                # cloudpickle would send the text, and each worker would have its own position.
+                # cloudpickle would send the file's text, and each worker would have its own
+                # position.
                 raise TypeError(f"cannot pickle {type(obj).__name__!r} object")
             if type(obj) is FunctionType and obj.__module__ in _LOADERS:
                 return NotImplemented  # by name (the check takes 10 µs)
@@ -163,7 +164,7 @@ def value_pickler() -> Any:
             return reduced
 
         def _by_value(self, obj: Any) -> Any:
-            """Return how cloudpickle sends an object, whatever its annotations name."""
+            """Return how cloudpickle sends an object, even if annotations name unknown objects."""
             try:
                 reduced = super().reducer_override(obj)
             except Exception:  # on Python 3.14 and later
@@ -182,7 +183,7 @@ def value_pickler() -> Any:
 
 
 def _is_of_unknown(obj: Any) -> bool:
-    """Return whether workers cannot import an annotation's object, such as a `typing.NewType`."""
+    """Return whether workers cannot import an object of annotations, such as a `typing.NewType`."""
     module, name = getattr(obj, "__module__", None), getattr(obj, "__name__", "")
     if isinstance(obj, NAMED) and module and module not in (*MAINS, *by_value()):
         with suppress(Exception):  # its module may raise anything
@@ -191,12 +192,12 @@ def _is_of_unknown(obj: Any) -> bool:
 
 
 def _cached(func: Any, parameters: dict[str, Any]) -> Any:
-    """Return a function with a new cache, as by `functools.lru_cache` and `functools.cache`."""
+    """Wrap a function with a new cache, as `functools.lru_cache` and `functools.cache` do."""
     return lru_cache(**parameters)(func)
 
 
 def is_dispatching(func: FunctionType) -> bool:
-    """Return whether a function dispatches by type, after `functools.singledispatch`."""
+    """Return whether a function dispatches by type, as `functools.singledispatch` makes it."""
     return vars(func).keys() >= {"registry", "dispatch", "register", "__wrapped__"}
 
 
@@ -218,26 +219,26 @@ _told: set[str] = set()  # modules whose definitions cloudpickle sends by value
 
 
 def _tell_cloudpickle() -> None:
-    """Register definitions that workers cannot import with cloudpickle, to be sent by value."""
+    """Make cloudpickle send definitions by value that workers cannot import."""
     global _told
     from cloudpickle import register_pickle_by_value, unregister_pickle_by_value
 
     names = {*by_value(), SPAWNED_MAIN} & sys.modules.keys()
     for name in names - _told:
         register_pickle_by_value(ModuleType(name))  # only the name counts
-    for name in _told - names:  # a file replaced it
+    for name in _told - names:  # a file has replaced the module
         with suppress(ValueError):  # other code has done this
             unregister_pickle_by_value(ModuleType(name))
     _told = names
 
 
 def sent_variables(module: ModuleType) -> dict[str, Any]:
-    """Return the variables that a module is sent with, if workers cannot import it."""
+    """Return the variables that are sent with a module that workers cannot import."""
     return {name: x for name, x in variables_of(module).items() if name not in OF_IMPORT}
 
 
 def _reduced_module(module: ModuleType) -> Any:
-    """Return how to send a module: by name, or by its variables if the name means another."""
+    """Return how to send a module: by name, or by value if the name means another module."""
     name: Any = variables_of(module).get("__name__")
     found = sys.modules.get(name)
     if name in by_value() or (found is not None and file_of(found) != file_of(module)):
@@ -252,18 +253,18 @@ def _module(name: str, variables: dict[str, Any]) -> ModuleType:
 
 
 def is_by_value(obj: Any) -> bool:
-    """Return whether workers cannot import a function or class: of ``__main__``, or local."""
+    """Return whether workers cannot import a function or class, of ``__main__`` or local."""
     module: str = obj.__module__
     return module in MAINS or "<" in obj.__qualname__ or module in by_value()
 
 
 def _by_name(obj: Any) -> Any:
-    """Return how to send a function or class whose file was loaded again, and otherwise None.
+    """Return how to send a function or class by name if its file was loaded again.
 
     Raises
     ------
     UnsendableError
-        If the file has changed, and neither name nor value leads to the present version.
+        If the file has changed, and the current version of the object cannot be identified.
     """
     if not issubclass(type(obj), (type, FunctionType, _lru_cache_wrapper)):
         return NotImplemented
@@ -293,24 +294,25 @@ def _by_name(obj: Any) -> Any:
 
 
 def by_home(value: Any) -> Any:
-    """Return how to send an object without a module, such as a ufunc of SciPy.
+    """Return how to send an object that has no module, such as a ufunc of SciPy.
 
-    Pickle searches all modules for the name, which loads lazy ones, and fails if one raises.
+    Pickle would search all modules for the name, which loads lazy modules, and would fail if one of
+    them raises.
     """
     home = home_of(value, value.__name__)
     return NotImplemented if home is None else (_named, (home, value.__name__))
 
 
 def _named(name: str, qualname: str) -> Any:
-    """Return the object with a name in a module, or None if there is none."""
+    """Return the object that a name means in a module, or None if there is none."""
     if name not in sys.modules:
         import_module(name)
     found = find_named(name, qualname)
-    return getattr(found, "__func__", found)  # a class method's
+    return getattr(found, "__func__", found)  # a class method has its function there
 
 
 def _definition(obj: Any, path: str) -> tuple[Any, list[CodeType]]:
-    """Return the common key of all versions of a definition, and the code in the file."""
+    """Return a key that all versions of a definition share, and its code in the file."""
     wrappers: list[Any] = []
     inner = inspect.unwrap(obj, stop=wrappers.append)
     form = len(wrappers), isinstance(inner, type), getattr(inner, "__qualname__", None)
@@ -320,7 +322,7 @@ def _definition(obj: Any, path: str) -> tuple[Any, list[CodeType]]:
 
 
 def _has_methods(obj: Any) -> bool:
-    """Return whether the body of a class defines functions. Generated functions have no file."""
+    """Return whether the body of a class defines functions, other than generated ones."""
     members = vars(obj).values() if isinstance(obj, type) else ()
     return any(
         member.__qualname__.startswith(f"{obj.__qualname__}.")
@@ -331,7 +333,7 @@ def _has_methods(obj: Any) -> bool:
 
 
 def codes_in(code: CodeType) -> Iterator[CodeType]:
-    """Yield code, and the code of the functions and classes in it."""
+    """Yield a code object, and those of the functions and classes within it."""
     yield code
     for const in code.co_consts:
         if isinstance(const, CodeType):
@@ -340,7 +342,7 @@ def codes_in(code: CodeType) -> Iterator[CodeType]:
 
 @lru_cache(8)
 def _codes_in(source: bytes, loader: SourceFileLoader) -> list[CodeType]:
-    """Return the code of all functions and classes in a file."""
+    """Return the code objects of all functions and classes in a file."""
     return [*codes_in(loader.source_to_code(source, loader.path))]
 
 
@@ -359,7 +361,7 @@ def is_too_deep(error: BaseException | None) -> bool:
 
 
 def note_on_result(error: BaseException, value: Any) -> None:
-    """Add to an error that a result cannot be sent, and advice on a replacement."""
+    """Add a note to an error that a result cannot be sent, with advice on a replacement."""
     advice = "return numbers, arrays, or other objects that can be pickled"
     if hasattr(value, "send"):
         advice = "return its values, list(...) of it"

@@ -1,4 +1,4 @@
-"""Find, check and name the function of a call, before anything starts."""
+"""Finds, checks and names the function of a call, before anything starts."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from weakref import WeakKeyDictionary
 from nbshare._core.functions.annotations import signature_of, text_of
 from nbshare._core.functions.files import import_file
 
-# Functions and the call that fitted them last, because a check by `inspect` takes 50 µs.
+# The last call that fitted each function, because a check by `inspect` takes 50 µs.
 _fitting: WeakKeyDictionary[Callable[..., Any], tuple[Any, ...]] = WeakKeyDictionary()
 
 
 def resolve(func: Any) -> Callable[..., Any]:
-    """Return the function for a callable or a string such as ``"workers.py:horizon"``.
+    """Return the function that is passed, or named by a string such as ``"workers.py:horizon"``.
 
     Raises
     ------
     TypeError
         If the function is not callable, or is asynchronous.
     ValueError, FileNotFoundError, AttributeError
-        If the string names no file, or no function in it.
+        If the string names no file, or no function in a file.
     """
     if isinstance(func, str):
         func = _from_file(func)
@@ -105,7 +105,7 @@ def _from_file(reference: str) -> Callable[..., Any]:
             advice = advice if names else "it has no function"
             raise AttributeError(f"{path} has no {part!r}; {advice}") from None
     if not callable(found):
-        raise TypeError(f"{reference!r} is not a function, but of type {type(found).__name__}")
+        raise TypeError(f"{reference!r} is not callable: it is of type {type(found).__name__}")
     return found  # type: ignore[no-any-return]
 
 
@@ -123,14 +123,14 @@ def bind_arguments(
     func
         The function.
     arguments
-        The iterables, from which the positional arguments come.
+        The iterables that supply the positional arguments.
     shared, extra, of_grid
-        The keyword arguments, the arguments that nbshare adds, and the parameters of a grid.
+        Names of the keyword arguments from ``shared=``, from nbshare, and from a grid.
 
     Raises
     ------
     TypeError
-        If the call does not fit the signature. Raised before any worker starts.
+        If the call does not fit the signature. This is raised before any worker starts.
     """
     if is_plain := type(func) is FunctionType and not vars(func):  # decorators set __signature__
         optional = len(func.__defaults__ or ()), *(func.__kwdefaults__ or ())
@@ -176,7 +176,7 @@ def bind_arguments(
 
 
 def needed_by(func: Callable[..., Any]) -> list[str]:
-    """Return the required positional parameters of a function, or one empty name if unknown."""
+    """Return the names of a function's required positional parameters, or [""] if unknown."""
     try:
         parameters = signature_of(func).parameters.values()
     except (TypeError, ValueError):  # some functions in C have none
@@ -226,10 +226,10 @@ def _cures(
 
 
 def with_keywords(func: Callable[..., Any], keywords: Mapping[str, Any]) -> Callable[..., Any]:
-    """Add keyword arguments to a function.
+    """Bind keyword arguments to a function.
 
-    A partial keeps its class. From Python 3.14 on, a `functools.partial` of the partial would not
-    call the function as that class does.
+    A partial keeps its class: from Python 3.14 on, a `functools.partial` around it would not call
+    the function as that class does.
     """
     if isinstance(func, functools.partial):
         return type(func)(func.func, *func.args, **{**func.keywords, **keywords})
@@ -237,7 +237,7 @@ def with_keywords(func: Callable[..., Any], keywords: Mapping[str, Any]) -> Call
 
 
 def label_of(func: Any) -> str:
-    """Return the name of a function for the progress display and messages."""
+    """Return the name of a function for messages and the progress display."""
     while isinstance(func, functools.partial):
         func = func.func
     return str(getattr(func, "__name__", None) or type(func).__name__)

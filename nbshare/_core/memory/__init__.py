@@ -1,4 +1,4 @@
-"""Shared memory: segments that several processes map, and how much fits this machine."""
+"""Shared memory: segments that several processes map, and checks that memory is sufficient."""
 
 from nbshare._core.memory.budget import ALIGNMENT, aligned
 from nbshare._core.memory.copying import as_bytes

@@ -1,8 +1,8 @@
-"""Whether memory can still be allocated.
+"""Checks whether memory can still be allocated.
 
 A memfd never reports that memory is short. The kernel's OOM killer ends a process instead, often
-the wrong one, because the pages of a memfd do not count in the resident size of a process. So the
-free memory is read before anything large is allocated.
+the wrong one, because the pages of a memfd do not count in the resident size of a process. The free
+memory is therefore read before anything large is allocated.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from nbshare._core.system import processes, sections
 from nbshare.errors import OutOfMemoryError
 
 ALIGNMENT = 64  # bytes, a cache line and the widest vector load
-LARGE = 16 << 20  # bytes (smaller requests are not checked, as reading the figures costs 160 µs)
+LARGE = 16 << 20  # bytes (smaller requests are not checked, because a check costs 160 µs)
 SHARE = 0.9  # usable share of the available memory. The rest is for small requests
 
 # Called when memory is short, to free caches.
@@ -21,7 +21,7 @@ reliefs: list[Callable[[], None]] = []
 
 
 def check_room(nbytes: int) -> None:
-    """Raise `OutOfMemoryError` if `nbytes` more would not fit."""
+    """Raise `OutOfMemoryError` if `nbytes` more bytes would not fit."""
     if nbytes < LARGE or nbytes <= SHARE * processes.available_bytes():
         return
     for relieve in reliefs:
@@ -30,15 +30,15 @@ def check_room(nbytes: int) -> None:
     if nbytes > SHARE * left:
         here = "" if sections.CAN_BE_FILES else "on Linux "
         raise OutOfMemoryError(
-            f"{in_words(nbytes)} of shared memory were requested. Of the {in_words(left)} that are "
-            f"available on this machine or in its container, {SHARE:.0%} may be used. Use a "
+            f"{in_words(nbytes)} of shared memory was requested, but at most "
+            f"{in_words(int(SHARE * left))} can be used on this machine or in its container. Use a "
             "smaller dtype, return fewer or smaller results, process the data in parts, or "
             f"{here}set NBSHARE_MEMORY=file:DIRECTORY to keep arrays on disk."
         )
 
 
 def aligned(nbytes: int, alignment: int = ALIGNMENT) -> int:
-    """Return the next multiple of `alignment`."""
+    """Round up to a multiple of `alignment`."""
     return -(-nbytes // alignment) * alignment
 
 

@@ -1,7 +1,7 @@
-"""Copying large data into a segment, in pieces, by several threads.
+"""Copies large data into a segment, in pieces, by several threads.
 
-Several threads are used because one CPU does not saturate the memory bus, least of all while the
-kernel creates fresh pages. Data are copied in pieces because an interrupt waits for the present
+Several threads are used because one CPU does not saturate the memory bus, especially while the
+kernel creates fresh pages. Data are copied in pieces because an interrupt waits for the end of a
 piece.
 """
 
@@ -19,11 +19,11 @@ import numpy.typing as npt
 from nbshare._core.memory.disk import write_all
 from nbshare._core.system import processes
 
-PIECE = 16 << 20  # bytes, about 7 ms (smaller ones cost calls, larger ones delay Ctrl-C)
+PIECE = 16 << 20  # bytes, about 7 ms (smaller pieces need more calls, larger ones delay Ctrl-C)
 LONGEST_S = 2.0  # longest wait of an interrupt for a piece, on a machine that swaps
-MAX_THREADS = 4  # the bus of a desktop machine is full with fewer
+MAX_THREADS = 4  # fewer threads saturate the bus of a desktop machine
 
-Piece = Callable[[], None]  # copies it
+Piece = Callable[[], None]  # copies one piece
 
 
 def pieces_to_write(fd: int, offset: int, part: Any) -> Iterator[Piece]:
@@ -42,7 +42,7 @@ def pieces_to_copy(target: npt.NDArray[Any], source: npt.NDArray[Any]) -> Iterat
 
 
 def copy_all(pieces: list[Piece]) -> None:
-    """Copy pieces, in several threads if there are enough. The list is consumed."""
+    """Copy pieces, in several threads if there are enough pieces. The list is consumed."""
     left, failures = iter(pieces), list[BaseException]()  # the threads share the iterator
 
     def help_out(is_busy: Any) -> None:
@@ -54,8 +54,8 @@ def copy_all(pieces: list[Piece]) -> None:
                 failures.append(error)
                 pieces.clear()
 
-    # Raw threads and locks, because an interrupt inside those of `threading` breaks them. A helper
-    # acquires its lock itself, so one that begins late, or never, delays no other.
+    # Raw threads and locks, because an interrupt inside those of `threading` breaks them. Each
+    # helper acquires its lock itself, so a helper that begins late, or never, delays no other.
     helpers = []
     try:
         for _ in range(min(MAX_THREADS, processes.usable_cpus(), len(pieces) // 2) - 1):
@@ -67,7 +67,7 @@ def copy_all(pieces: list[Piece]) -> None:
         for is_busy in helpers:  # until they finish their pieces, on slow memory or disks too
             with is_busy:
                 pass
-    except BaseException:  # an interrupt waits for the present pieces, but not forever
+    except BaseException:  # an interrupt waits for the current pieces, but not forever
         pieces.clear()
         for is_busy in helpers:
             if is_busy.acquire(timeout=LONGEST_S):
@@ -79,7 +79,7 @@ def copy_all(pieces: list[Piece]) -> None:
 
 def as_bytes(part: Any) -> npt.NDArray[np.uint8]:
     """View a contiguous array or buffer as bytes."""
-    # Not by memoryview alone, because datetime64 and other dtypes have no buffer format.
+    # A memoryview is not enough, because datetime64 and other dtypes have no buffer format.
     if isinstance(part, np.ndarray):
         return np.ascontiguousarray(part).reshape(-1).view(np.uint8)
     return np.frombuffer(part, np.uint8)

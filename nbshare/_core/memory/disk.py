@@ -1,4 +1,4 @@
-"""System calls that change a disk, and checks that a file belongs to this user."""
+"""System calls that change a disk, and checks that files belong to this user."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from nbshare.errors import CheckpointError
 if TYPE_CHECKING:
     from pathlib import Path
 
-MOST = 1 << 30  # bytes at a time, as the system writes 2 GiB at most
+MOST = 1 << 30  # bytes per call, because the system writes at most 2 GiB
 KINDS = {stat.S_IFREG: "a plain file", stat.S_IFDIR: "a folder", stat.S_IFLNK: "a symbolic link"}
 
 
 class System:
-    """The calls that change a disk. Tests put another one in its place."""
+    """The calls that change a disk. Tests replace `system` by another object."""
 
     def open(self, path: Path, flags: int) -> int:
         """Open a file for writing."""
         return files.open_safely(path, flags)
 
     def pwrite(self, fd: int, data: Any, offset: int) -> int:
-        """Write at an offset. May write less than all."""
+        """Write at an offset, and return the number of bytes written, maybe not all."""
         return files.write_at(fd, data, offset)
 
     def allocate(self, fd: int, start: int, stop: int) -> None:
@@ -86,7 +86,7 @@ def check_own(path: Path, status: os.stat_result, kind: int = stat.S_IFREG) -> N
 
 
 def read_all(fd: int, nbytes: int, offset: int) -> bytes:
-    """Read bytes at an offset, fewer if the file ends earlier."""
+    """Read bytes at an offset, fewer if the file ends before."""
     parts = []
     while nbytes and (part := files.read_at(fd, min(nbytes, MOST), offset)):
         parts.append(part)

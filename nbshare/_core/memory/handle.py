@@ -1,13 +1,13 @@
-"""Handles, with which other processes find and verify a segment.
+"""Handles, by which other processes find and verify a segment.
 
 Our own workers receive the descriptor itself. Any other process (another pool's worker, a queue's
 reader) receives a handle in a pickle, and opens the sender's descriptor through ``/proc``. By then
-the sender may have ended, and its numbers may refer to another file or process. So a handle
-includes the file's random name and its inode.
+the sender may have ended, and the handle's numbers may refer to another file or process. A handle
+therefore includes the file's random name and its inode.
 
-A reference in transit keeps its memory, because ``queue.put(nbshare.zeros(...))`` leaves the caller
-without a reference before the reader has even started. So the sender of a reference holds the
-segment, and the receiver writes a byte into the sender's file of receipts.
+A reference in transit must keep its memory alive, because after ``queue.put(nbshare.zeros(...))``
+the caller has no reference, and the reader may not even have started. The sender therefore holds
+the segment until the receiver writes a byte into the sender's file of receipts.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from nbshare._core.memory.segment import Mode, Segment, known_segments, sent_seg
 from nbshare._core.system import Descriptor, files, processes, sections
 from nbshare.errors import StaleReferenceError
 
-HOLD_S = 600.0  # memory of a reference that is not loaded by then may be freed
+HOLD_S = 600.0  # memory of a reference that is not loaded within this time may be freed
 RECEIPTS_CHECK_S = 0.25  # interval of checks for receipts, while a segment is held
 
-# Descriptor, inode and name of the sender's file, and the place in it.
+# Descriptor, inode and name of the sender's file, and the place of the byte in it.
 Receipt = tuple[int, int, str, int]
 
 
@@ -41,7 +41,7 @@ class Receipts:
     def __init__(self) -> None:
         self._file: Descriptor | None = None
         self._n_sent = 0
-        self._held: dict[int, tuple[float, Segment]] = {}  # by place, with the time until when
+        self._held: dict[int, tuple[float, Segment]] = {}  # by place, with the time of the end
         self._is_looking = False
         self._lock = _thread.allocate_lock()
 
@@ -62,14 +62,14 @@ class Receipts:
         return fd, sections.inode_of(fd), sections.name_of(fd), place
 
     def acknowledge(self, sender: int, receipt: Receipt) -> None:
-        """Acknowledge to the sender that a reference has arrived."""
+        """Acknowledge to the sender that a reference was received."""
         fd, inode, name, place = receipt
         with suppress(OSError):  # if the sender has ended, it needs no receipt
             file = sections.open_of(sender, fd, inode, name, os.O_WRONLY)
             files.write_at(file.fileno(), b"\1", place)
 
     def forget(self) -> None:
-        """Forget pending references in a forked child, because they belong to the parent."""
+        """Forget the expected receipts in a forked child, because they are the parent's."""
         self.__init__()  # type: ignore[misc]
 
     def _look(self) -> None:
@@ -78,7 +78,7 @@ class Receipts:
             with self._lock:
                 assert self._file is not None
                 now, fd = time.monotonic(), self._file.fileno()
-                for place in list(self._held):  # not the segment, as the name would hold it
+                for place in list(self._held):  # a variable for the segment would keep it alive
                     if now > self._held[place][0] or files.read_at(fd, 1, place) == b"\1":
                         del self._held[place]
                 if not self._held:
@@ -91,29 +91,29 @@ processes.at_fork(after_in_child=receipts.forget)
 
 
 class Handle(NamedTuple):
-    """The place of a segment, and the data to recognise it."""
+    """The place of a segment, and data to verify it."""
 
     pid: int
-    namespace: int  # PID namespace. Process ids differ in another one
+    namespace: int  # PID namespace, in which the process id is valid
     fd: int
     inode: int
-    name: str  # the file's
+    name: str  # the segment's random name
     mode: Mode
     receipt: Receipt | None  # None if the sender keeps the segment anyway
 
 
 def handle_of(segment: Segment, mode: Mode | None = None, *, is_held: bool = True) -> Handle:
-    """Return a handle, and hold the segment until the receiver has mapped it.
+    """Return a handle of a segment. With `is_held`, hold the segment until it is received.
 
-    `mode` is the mode of the arrays on arrival. Default: the mode of the segment.
+    `mode` is the mode of the arrays in the receiver. Default: the mode of the segment.
     """
     if segment.is_sealed or segment.was_sent or (segment.mode == "r+" and mode in ("r", "c")):
         mode = "r"
     else:
         mode = segment.mode
-    if segment.is_private:  # this process finds it by its name
+    if segment.is_private:  # only this process can open the segment, and finds it by name
         return Handle(os.getpid(), 0, -1, 0, segment.name, segment.mode, None)
-    segment.was_kept_elsewhere = True  # no message reports the end of the last view there
+    segment.was_kept_elsewhere = True  # no message reports the end of the last view in the receiver
     return Handle(
         pid=os.getpid(),
         namespace=_namespace(),
@@ -126,9 +126,9 @@ def handle_of(segment: Segment, mode: Mode | None = None, *, is_held: bool = Tru
 
 
 def open_handle(handle: Handle, *, is_private: bool = False) -> Segment:
-    """Map the segment, once per process, and notify the sender.
+    """Map a handle's segment, once per process, and notify the sender.
 
-    With `is_private`, a read-only segment is mapped by `Segment.sent`.
+    With `is_private`, a read-only segment is mapped by `Segment.sent`, usually copy-on-write.
 
     Raises
     ------
@@ -142,7 +142,7 @@ def open_handle(handle: Handle, *, is_private: bool = False) -> Segment:
         file = _open(handle)
         segment = Segment.sent(file) if is_private else Segment.open(file, handle.mode)
         segment.was_kept_elsewhere = True
-        assert segment.name == handle.name  # reading the name records it here
+        assert segment.name == handle.name  # reading the name also registers the segment
     if handle.receipt is not None:
         receipts.acknowledge(handle.pid, handle.receipt)
     return segment
@@ -150,7 +150,8 @@ def open_handle(handle: Handle, *, is_private: bool = False) -> Segment:
 
 def _known(handle: Handle, *, is_private: bool) -> Segment | None:
     segment = known_segments.get(handle.name)
-    # Writes through a shared mapping would reach others, unless this process created the memory.
+    # Writes through a shared mapping would reach other processes. Memory created here is meant to
+    # be shared.
     if segment is not None and is_private and segment.mode == "r+" and segment.kind is None:
         segment = None
     if segment is None and handle.mode == "r":

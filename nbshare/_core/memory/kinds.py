@@ -1,32 +1,32 @@
-"""The kinds of memory, and the choice of one. Processes share unnamed files.
+"""The kinds of memory, and the choice of a kind. Processes share unnamed files.
 
 =======  ======================  ====================  ===================================
-kind     made of                 room                  others cannot write to it because of
+kind     made of                 room                  protected from other writers by
 =======  ======================  ====================  ===================================
 memfd    anonymous memory        memory                a seal
 named    a file in ``/dev/shm``  memory, ``/dev/shm``  read-only descriptors
 file     a file in a directory   the directory's       read-only descriptors
-private  memory without a file   memory                no other process can map it
+private  memory without a file   memory                being mapped by no other process
 =======  ======================  ====================  ===================================
 
-Without a seal, a process of the same user can still write on purpose. For that, it changes the
-file's mode and opens the descriptor again through ``/proc``. A bug does not do that. Read-only
-descriptors are opened through ``/proc``, so without it a memfd is the only kind.
+Without a seal, a process of the same user can still write on purpose: it can change the file's mode
+and open the descriptor again through ``/proc``, which no bug does by chance. Read-only descriptors
+are opened through ``/proc``. Without ``/proc``, a memfd is therefore the only kind.
 
 A file in a directory loses its name immediately, so no file can be left behind. Other processes
-receive its descriptor, or open it through ``/proc``. Names are random, and so identify a file.
+receive its descriptor, or open it through ``/proc``. Names are random, so a name identifies a file.
 
 The environment variable ``NBSHARE_MEMORY`` is ``memfd``, ``named``, ``file`` (in the directory for
-temporary files) or ``file:/some/directory``, where data may be larger than memory. It is read
-whenever memory is created. Without it, the first kind in the table that the system allows is used,
-with one warning if it is not the first.
+temporary files) or ``file:/some/directory``, where data may be larger than memory. The variable is
+read whenever memory is created. If it is unset, the first kind in the table that the system allows
+is used, with one warning if that is not the first of all.
 
 On Windows the only kind is ``section``, memory of the paging file under a random name, which the
 system frees with the last process that has it open. On macOS it is ``shm``, memory of ``shm_open``,
 which loses its name immediately.
 
 Private memory is for calls whose items run in this process. On other systems it is the only kind,
-so SharedArrays are private too, and are sent to other processes by value.
+so SharedArrays are private, too, and are sent to other processes by value.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def can_share() -> bool:
 
 
 def need_shared(what: str, instead: str) -> None:
-    """Raise NotBuiltYetError if processes cannot share memory, for `what`, with a remedy."""
+    """Raise NotBuiltYetError if processes cannot share memory here."""
     if not can_share():
         raise NotBuiltYetError(
             f"{what} needs Linux, macOS or Windows: use nbshare in a Linux container, or {instead}"
@@ -90,12 +90,12 @@ def new_memory(
     OutOfMemoryError
         If the machine, its container or the directory has too little left.
     OSError
-        If no kind of memory works here, or the requested one does not.
+        If no kind of memory works here, or the requested kind does not.
     """
     size = budget.aligned(max(nbytes, 1), mmap.PAGESIZE)
     is_shared = can_share() and not is_private
     kind = _chosen(os.environ.get(SETTING, ""), _temporary()) if is_shared else Private()
-    if not kind.setting.startswith("file"):  # the room of a directory is checked by `made`
+    if not kind.setting.startswith("file"):  # `made` checks the room of a directory
         budget.check_room(size)
     if isinstance(kind, Private):
         return kind, None, size
@@ -105,7 +105,7 @@ def new_memory(
 
 def scratch_file() -> Descriptor:
     """Create a small file that grows as it is written, for locks and receipts."""
-    # The setting does not apply: it is for large data, maybe on a network.
+    # The setting does not apply, because it is for large data, maybe on a network disk.
     return _chosen("", _temporary()).open()
 
 
@@ -151,7 +151,7 @@ def silence_warnings() -> None:
 
 
 def is_chosen(kind: MemoryKind | None) -> bool:
-    """Return whether the present setting allows memory of a kind."""
+    """Return whether the current setting allows memory of this kind."""
     setting = os.environ.get(SETTING, "")
     return kind is not None and setting in ("", kind.setting, kind.setting.partition(":")[0])
 
@@ -194,14 +194,14 @@ def _words_for_full(kind: sections.Shared, nbytes: int) -> Iterator[None]:
     except OSError as error:
         if error.errno == errno.EFBIG:
             why = (
-                f"are more than a file may have here ({kind.setting}: {error.strerror}). Raise the "
-                "limit on file size (ulimit -f), which holds for memory too, or use smaller arrays"
+                f"exceeds the size limit of files here ({kind.setting}: {error.strerror}). Raise "
+                "the limit (ulimit -f), which applies to memory, too, or use smaller arrays"
             )
         elif error.errno in FULL:
             free = budget.in_words(files.free_in(kind.folder))
-            why = f"were requested, but only {free} are free in {kind.folder}. Make room"
+            why = f"was requested, but only {free} is free in {kind.folder}. Make room"
             if sections.CAN_BE_FILES:
-                why += f", or set {SETTING}=file:DIRECTORY with a directory that has more"
+                why += f", or set {SETTING}=file:DIRECTORY with a directory that has more space"
         else:
             raise
         raise OutOfMemoryError(f"{budget.in_words(nbytes)} of shared memory {why}.") from None

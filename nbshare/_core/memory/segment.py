@@ -1,8 +1,9 @@
-"""A segment, memory that several processes map.
+"""Segments: memory that several processes map.
 
-It is a file of one of the kinds in `memory.kinds`, held by its descriptor. It has no name, so no
-file can be left behind. The kernel frees it when the last process that holds its descriptor or a
-mapping ends, however it ends. Private memory has no file, and only this process maps it.
+A segment is a file of one of the kinds in `memory.kinds`, held by its descriptor. The file has no
+name, so none can be left behind. The kernel frees it when the last process that holds a descriptor
+or a mapping of it ends, even if that process is killed. Private memory has no file, and only this
+process maps it.
 """
 
 from __future__ import annotations
@@ -29,13 +30,13 @@ from nbshare._core.memory.kinds import (
 from nbshare._core.system import Descriptor, processes, sections, shell, with_room
 from nbshare.errors import OutOfMemoryError
 
-HUGE = 4 << 20  # bytes (NumPy asks for huge pages from this size, too)
+HUGE = 4 << 20  # bytes (NumPy requests huge pages from the same size on)
 
 Mode = Literal["r+", "r", "c"]
 
 
 class View:
-    """Arrays in a piece of memory. All of them hold its `root`.
+    """Gives access to a piece of memory as arrays. All of these arrays hold its `root`.
 
     Parameters
     ----------
@@ -64,7 +65,7 @@ class View:
 
     @cached_property
     def is_private(self) -> bool:
-        """Whether writes stay in this process, so that writing is allowed."""
+        """Whether writes stay in this process, so that arrays may be writable."""
         found = segment_of(self.root)
         return found is not None and found[0].mode == "c"
 
@@ -77,9 +78,9 @@ class View:
         *,
         is_read_only: bool = False,
     ) -> npt.NDArray[Any]:
-        """Return a part as a plain ndarray, with `offset` and `strides` in bytes.
+        """Return a plain ndarray in the memory, with `offset` and `strides` in bytes.
 
-        A read-only array cannot be made writable, though compiled code may write to its memory.
+        A read-only array cannot be made writable, although compiled code may write to its memory.
         """
         if 0 in shape:
             offset = 0  # for an empty view, NumPy may set it beyond the memory
@@ -91,14 +92,14 @@ class View:
         return np.frombuffer(self.root.data.toreadonly(), np.uint8)
 
     def part(self, offset: int, nbytes: int) -> View:
-        """Return a view of a part, in which offsets count from its beginning."""
+        """Return a view of a part of the memory, whose offsets count from its beginning."""
         part = View.__new__(View)
         part.root = self.root[offset : offset + nbytes]
         part.is_private, part._unwritten = self.is_private, None
         return part
 
     def is_written(self, offset: int, nbytes: int) -> bool:
-        """Return whether this process may have written to a part of its private view."""
+        """Return whether this process may have written to a part of a private view."""
         if not self.is_private:
             return False
         # Each written page has caused a page fault, so without faults nothing was written.
@@ -121,7 +122,7 @@ class View:
 
 
 class OwnBytes(View):
-    """Arrays in bytes that this process has received, and may write to."""
+    """Gives access to received bytes as arrays, to which this process may write."""
 
     def __init__(self, data: bytes) -> None:
         super().__init__(bytearray(data))
@@ -134,16 +135,16 @@ class OwnBytes(View):
         return bool(self.root.data[part] != memoryview(self._data)[part])
 
     def again(self) -> View:
-        """Return another view of the bytes, as they were received."""
+        """Return another view of the bytes as they were received."""
         return OwnBytes(self._data)
 
 
 class Segment(mmap.mmap):
     """Mapped shared memory that knows its descriptor.
 
-    Every array in it holds a buffer of this object, so the mapping lives as long as any view, and
-    any view leads back to its segment (`segment_of`). A segment is never unmapped explicitly,
-    because closing a mapping under a live array is a segmentation fault.
+    Every array in a segment holds a buffer of this object. The mapping therefore lives as long as
+    any view, and any view leads back to its segment (`segment_of`). A segment is never unmapped
+    explicitly, because closing a mapping under a live array causes a segmentation fault.
 
     Attributes
     ----------
@@ -166,15 +167,16 @@ class Segment(mmap.mmap):
     was_kept_elsewhere : bool
         Whether a process kept a view longer than the call, in which case the segment is not reused.
     was_sent : bool
-        Whether the segment is copy-on-write because objects write to their arrays, and not by the
-        user's choice.
+        Whether the segment is copy-on-write only because the code of received objects may write to
+        its arrays, not by the user's choice.
     loan : weak reference or None
-        The array whose end returns it to the warm pool. Views created here keep that array.
+        The array whose deletion returns the segment to the warm pool. Views created here keep that
+        array alive.
 
     Notes
     -----
     Creating and attaching are safe from any thread. A segment may be freed inside any allocation of
-    any thread. Freeing takes no lock, and runs no Python code, which would swallow an interrupt.
+    any thread. Freeing takes no lock and runs no Python code, which could swallow an interrupt.
     """
 
     fd: int
@@ -189,7 +191,7 @@ class Segment(mmap.mmap):
     loan: weakref.ref[npt.NDArray[np.uint8]] | None = None
     _file: Descriptor | None
     _name: str | None = None
-    _larger: Segment | None = None  # private memory that continues this
+    _larger: Segment | None = None  # larger private memory that replaces this
 
     def __new__(cls, file: Descriptor | None, nbytes: int, mode: Mode) -> Self:
         if file is None:
@@ -207,7 +209,7 @@ class Segment(mmap.mmap):
                 f"{shell.with_limits('the limit of its address space', 'v')}"
             ) from None
         if file is None and nbytes >= HUGE and hasattr(mmap, "MADV_HUGEPAGE"):
-            with suppress(OSError):  # a kernel without them
+            with suppress(OSError):  # a kernel without huge pages
                 self.madvise(mmap.MADV_HUGEPAGE)
         self._file, self.fd = file, -1 if file is None else file.fileno()
         self.nbytes = nbytes
@@ -222,7 +224,7 @@ class Segment(mmap.mmap):
 
     @classmethod
     def create(cls, nbytes: int, *, is_private: bool = False, grows: bool = False) -> Self:
-        """Create zeroed, writable memory. Pages are allocated when first touched.
+        """Create zeroed, writable memory. Pages are allocated when they are first touched.
 
         With `grows`, the memory can be enlarged later (see `grown`).
 
@@ -245,11 +247,10 @@ class Segment(mmap.mmap):
         sealed: bool = True,
         is_private: bool = False,
     ) -> Self:
-        """Create memory holding `parts` (offset, buffer or array).
+        """Create memory that contains `parts`, pairs of an offset and a buffer or array.
 
-        If `sealed`, only the caller's own mapping stays writable. The kernel makes every later
-        mapping and descriptor read-only, as far as the kind of memory allows
-        (`memory.kinds`).
+        If `sealed`, only this mapping stays writable. Later mappings and descriptors are read-only,
+        as far as the kind of memory can enforce that (`memory.kinds`).
         """
         self = cls.create(nbytes, is_private=is_private)
         self.refill(parts, are_fresh=True)
@@ -260,9 +261,9 @@ class Segment(mmap.mmap):
         return self
 
     def refill(self, parts: Iterable[tuple[int, Any]], *, are_fresh: bool = False) -> None:
-        """Write `parts` through this mapping, which is the only way once the segment is sealed.
+        """Write `parts` through this mapping, the only writable one of a sealed segment.
 
-        If the pages `are_fresh`, the parts are written to the file, if possible.
+        If the pages `are_fresh`, the parts are written to the file if possible, which is faster.
         """
         pieces: list[copying.Piece] = []
         target = View(self)
@@ -279,15 +280,15 @@ class Segment(mmap.mmap):
 
     @classmethod
     def open(cls, file: Descriptor | int, mode: Mode) -> Self:
-        """Map a segment from an opened or received descriptor, which the segment then owns.
+        """Map a segment from a descriptor that was opened or received. The segment owns it.
 
-        Only for files of nbshare, which never shrink: reading past the end would kill this process
-        (SIGBUS).
+        This is only for files of nbshare, which never shrink: reading past the end would kill this
+        process (SIGBUS).
 
         Parameters
         ----------
         file : Descriptor or int
-            Descriptor that allows the access of `mode`.
+            A descriptor that allows the access of `mode`.
         mode : {"r+", "r", "c"}
             The mode, as `Segment.mode`.
         """
@@ -296,11 +297,11 @@ class Segment(mmap.mmap):
 
     @classmethod
     def sent(cls, file: Descriptor | int, least: int = 0) -> Self:
-        """Map a received segment so that writes here do not reach others.
+        """Map a received segment so that writes here do not reach other processes.
 
-        The mapping is copy-on-write, or read-only if the system refuses copy-on-write, because it
-        counts each page as promised memory or does not support it for this kind. At least `least`
-        bytes are mapped, because a descriptor may not report its size.
+        The mapping is copy-on-write. It is read-only if the system refuses that, because copies
+        would count as promised memory, or because this kind of memory does not support them. At
+        least `least` bytes are mapped, because a descriptor may not report its size.
         """
         file = sections.owned(file) if isinstance(file, int) else file
         try:
@@ -311,12 +312,12 @@ class Segment(mmap.mmap):
         return self
 
     def grown(self, needed: int, nbytes: int) -> Segment:
-        """Enlarge the file. Return a mapping of all of it, next to this one.
+        """Enlarge the memory, and return a mapping of all of it, next to this one.
 
         Parameters
         ----------
         needed : int
-            Bytes that will be used, for which there must be room.
+            The number of bytes that will be used, for which there must be room.
         nbytes : int
             The new size, `needed` or more.
 
@@ -325,7 +326,7 @@ class Segment(mmap.mmap):
         OutOfMemoryError
             If there is no room.
         """
-        if isinstance(self.kind, Private):  # a copy, found by `whole` of this one
+        if isinstance(self.kind, Private):  # a copy, which `whole` of this segment finds
             self._larger = Segment.filled(nbytes, [(0, self)], is_private=True)
             return self._larger
         assert self.kind is not None
@@ -337,7 +338,7 @@ class Segment(mmap.mmap):
         return larger
 
     def whole(self, mode: Mode) -> Segment:
-        """Map the segment again at its present size."""
+        """Map the segment again at its current size."""
         if self.is_private:
             return self if self._larger is None else self._larger.whole(mode)
         return Segment.open(sections.duplicate(self.fd), mode)
@@ -351,39 +352,39 @@ class Segment(mmap.mmap):
         return copy
 
     def is_changed(self, offset: int, nbytes: int) -> bool:
-        """Return whether this process has changed a part without the user's consent."""
+        """Return whether this process has changed a part that it was not meant to change."""
         if not (self.was_sent and sections.is_written(self.address + offset, nbytes)):
             return False
         part, others = slice(offset, offset + nbytes), View(self.again("r"))
         return bool(View(self).root.data[part] != others.root.data[part])
 
     def fileno(self) -> int:
-        """Return `fd`, as files do."""
+        """Return `fd`, so that a segment can be used like a file."""
         return self.fd
 
     @property
     def name(self) -> str:
-        """The random name of the segment, the same in every process."""
+        """The random name of the segment, which is the same in every process."""
         name = self._name or (os.urandom(8).hex() if self.is_private else sections.name_of(self.fd))
-        self._name = name  # two threads may each make one, and both are known
+        self._name = name  # two threads may each create a name, and both names are registered
         (sent_segments if self.was_sent else known_segments)[name] = self
         return name
 
     def read_only(self) -> Descriptor:
-        """Open a descriptor through which the segment can only be read."""
+        """Open a read-only descriptor of the segment."""
         return sections.read_only(self.fd)
 
 
-# The segments of this process with a known name, by name and by `was_sent`: a process may also map
-# the same memory as shared.
+# The segments of this process whose names are known. Those with `was_sent` are separate, because a
+# process may also map the same memory as shared.
 known_segments: weakref.WeakValueDictionary[str, Segment] = weakref.WeakValueDictionary()
 sent_segments: weakref.WeakValueDictionary[str, Segment] = weakref.WeakValueDictionary()
 
 
 def segment_of(array: npt.NDArray[Any]) -> tuple[Segment, int] | None:
-    """Find the segment of an array, and the offset of its first element in bytes.
+    """Find the segment that holds an array, and the offset of the first element in bytes.
 
-    Follows the chain of bases, so any view of any class is recognised. Returns None for other
+    The chain of bases is followed, so views of any class are recognized. Return None for other
     arrays.
     """
     base: Any = array
@@ -400,6 +401,6 @@ def base_of(array: Any) -> Any:
         return array.base
     if isinstance(array, memoryview):
         return array.obj
-    # Stride tricks put another object between arrays. The base of an array of Cython is itself.
+    # Stride tricks put another object between arrays. An array of Cython may be its own base.
     base = getattr(array, "base", None)
     return base if isinstance(base, np.ndarray) else None

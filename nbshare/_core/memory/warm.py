@@ -1,17 +1,17 @@
 """Warm segments: memory of a finished call, kept for the next call.
 
-Fresh pages are the real cost of shared memory. Copying into them takes eight times as long as into
-existing pages, and forty times on a virtual machine whose host has reclaimed them. So the inputs
-and outputs of calls are *lent*. When the last view of such a segment is freed, the segment returns
-here, for the next call of about that size.
+Fresh pages are the real cost of shared memory. Copying into them takes eight times as long as
+copying into existing pages, and forty times as long on a virtual machine whose host has reclaimed
+them. Segments for the inputs and outputs of calls are therefore *lent*. When the last view of such
+a segment is freed, the segment returns here, for the next call of about that size.
 
 A segment is reused only if no other process can still see it: only our own workers mapped it, and
-each has ended or reported it unmapped. Other segments are dropped, and so are all segments that a
-fork of this process sees.
+each of them has ended or reported that it has unmapped the segment. Other segments are dropped, as
+are all segments that a fork of this process sees.
 
-Small segments are pieces of a *slab*, because a separate segment costs 100 µs, a descriptor and a
+Small arrays are pieces of a *slab*, because a segment of its own costs 100 µs, a descriptor and a
 page. No piece is used twice, so a piece is as fresh and zero as a segment, and old views are
-harmless. A piece keeps its whole slab alive, which is small.
+harmless. A piece keeps its whole slab alive, but a slab is small.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from nbshare._core.memory.segment import Segment
 from nbshare._core.system import processes
 
 SLAB = 1 << 18  # bytes (untouched pages cost nothing)
-LARGEST_PIECE = 1 << 15  # bytes. Above, the cost of a segment is small compared with its pages
-SMALL = 1 << 20  # bytes. Below, a fresh segment costs less than reuse
-IDLE_S = 30.0  # a notebook's next cell usually runs sooner
+LARGEST_PIECE = 1 << 15  # bytes. For more, the cost of a segment is small compared with its pages.
+SMALL = 1 << 20  # bytes. For less, a fresh segment costs less than reuse.
+IDLE_S = 30.0  # time until an unused segment is freed. A notebook's next cell usually runs sooner.
 TRIM_S = 1.0  # interval of checks for idle segments
-SHARE = 0.25  # largest share of the available memory to keep
+SHARE = 0.25  # largest share of the available memory that is kept
 
 PooledMemory = npt.NDArray[np.uint8]
 
@@ -48,12 +48,13 @@ class Slab:
     Parameters
     ----------
     is_kept : bool
-        Whether to keep the present slab while no piece of it is in use.
+        Whether to keep the current slab while no piece of it is in use.
 
     Notes
     -----
-    Safe from any thread, and from finalizers and signal handlers, as it takes no lock. Two threads
-    at the same time cut from different slabs, and one of these is then abandoned.
+    Safe from any thread, and from finalizers and signal handlers, because there is no lock. If two
+    threads take pieces at the same time, these come from different slabs, and one of the slabs is
+    abandoned afterwards.
     """
 
     def __init__(self, *, is_kept: bool) -> None:
@@ -63,11 +64,11 @@ class Slab:
         processes.at_fork(after_in_child=self.drop)
 
     def take(self, nbytes: int) -> tuple[Segment, int]:
-        """Return a segment and the offset of `nbytes` in it, zeroed and unused."""
+        """Return a segment and the offset of `nbytes` zeroed and unused bytes in it."""
         if nbytes > LARGEST_PIECE:
             return Segment.create(nbytes), 0
         try:
-            present, offset = self._present.pop()  # now no other thread can use it
+            present, offset = self._present.pop()  # now no other thread can use this slab
             segment = present()
         except IndexError:
             segment, offset = None, 0
@@ -78,7 +79,7 @@ class Slab:
         return segment, offset
 
     def drop(self) -> None:
-        """Stop using the present slab, which in a forked child belongs to the parent."""
+        """Stop using the current slab, which in a forked child belongs to the parent."""
         self._present.clear()
         self._kept = None
 
@@ -92,20 +93,21 @@ class WarmPool:
 
     Notes
     -----
-    Safe from any thread, and from signal handlers and finalizers, which may interrupt a step of
-    their own thread. They then receive no kept segment. A loan may end inside any allocation of any
-    thread, but this only appends to a deque, and runs no Python, which would swallow an interrupt.
+    Safe from any thread, and from signal handlers and finalizers. If these interrupt a step of
+    their own thread, they receive no kept segment. A loan may end inside any allocation of any
+    thread. Its end only appends to a deque, and runs no Python code, which could swallow an
+    interrupt.
     """
 
     def __init__(self) -> None:
         self._returned: deque[weakref.ref[PooledMemory]] = deque()
-        self._kept: list[tuple[float, Segment]] = []  # since when
+        self._kept: list[tuple[float, Segment]] = []  # with the time of their return
         self._lent: dict[int, tuple[weakref.ref[PooledMemory], Segment]] = {}  # by id
         self._is_trimming = False
         self._lock = _thread.RLock()
 
     def writable(self, nbytes: int) -> tuple[PooledMemory, bool]:
-        """Return memory for results, and whether it is fresh and therefore zero."""
+        """Return memory for results, and whether it is fresh and therefore zeroed."""
         if nbytes <= LARGEST_PIECE:
             slab, offset = array_slab.take(nbytes)
             return np.frombuffer(slab, np.uint8, nbytes, offset), True
@@ -122,7 +124,7 @@ class WarmPool:
         sealed: bool = True,
         is_private: bool = False,
     ) -> PooledMemory:
-        """Return memory that holds `parts`. If `sealed`, other processes can only read it."""
+        """Return memory that contains `parts`. If `sealed`, other processes can only read it."""
         if nbytes <= LARGEST_PIECE and not sealed:
             slab, start = array_slab.take(nbytes)
             slab.refill((start + offset, part) for offset, part in parts)
@@ -170,7 +172,7 @@ class WarmPool:
             return self._kept.pop(min(fitting)[1])[1] if fitting else None
 
     def _lend(self, segment: Segment) -> PooledMemory:
-        """Return the array that every view of the segment descends from."""
+        """Return the array from which every view of the segment descends."""
         lent = np.frombuffer(segment, np.uint8)
         if segment.nbytes >= SMALL and not self._is_amid_step:
             with uninterrupted(), self._lock:
@@ -186,7 +188,7 @@ class WarmPool:
         return lent
 
     def _trim(self) -> None:
-        """Drop segments that have been idle for too long. Run until none are left."""
+        """Drop segments that have been idle for too long, until no segments are kept or lent."""
         while True:
             time.sleep(TRIM_S)
             with self._lock:
@@ -198,19 +200,19 @@ class WarmPool:
                     return
 
     def before_fork(self) -> None:
-        """Drop all segments that a forked child would see, and hold the lock, before a fork."""
+        """Drop kept segments, mark lent ones, which a child would see, and hold the lock."""
         self._lock.acquire()
         self._kept.clear()
         for _, segment in self._lent.values():
             segment.was_kept_elsewhere = True
 
     def after_fork(self) -> None:
-        """Continue in the child, in which the thread does not exist."""
+        """Continue in the child, where the trimming thread does not exist."""
         self._is_trimming = False
         self._lock.release()
 
     def _collect(self) -> None:
-        """Collect returned segments, within limits. Drop the oldest first."""
+        """Collect returned segments. Above the limit, drop the oldest ones."""
         now, came = time.monotonic(), bool(self._returned)
         with uninterrupted():
             while self._returned:

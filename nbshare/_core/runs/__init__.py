@@ -1,4 +1,4 @@
-"""Runs of other processes: their stored results, jobs for them, and the process that drives a run.
+"""Runs seen from other processes: their stored results, their jobs, and the driver.
 
 ::
 
@@ -10,12 +10,12 @@
     attach ◄── results, lease.json, driver/log.txt ◄─────┘
 
     stored       a run on disk, seen from any process: `open_checkpoint`
-    attached     a job for it: `attach`; and the start of one with a process of its own
-    driver       that process, and the process of the command line
+    attached     a job for such a run: `attach`; and the start of a run in a process of its own
+    driver       the process of a detached run, or of the command line
 
 Processes of ``run`` with one checkpoint share its items (`checkpoint.sweep`).
 
 The folder ``driver`` of the checkpoint contains ``call.pickle`` (the function, its arguments, and
 how to import) and ``log.txt`` (prints). The lease of the checkpoint records the process that drives
-the run, its start, and how it ended.
+the run, the run's start, and how it ended.
 """

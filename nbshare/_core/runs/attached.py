@@ -1,4 +1,4 @@
-"""Jobs of runs that another process drives, read from the files of their checkpoint."""
+"""Jobs for runs that another process drives, read from the files of their checkpoints."""
 
 from __future__ import annotations
 
@@ -65,27 +65,27 @@ from nbshare.errors import (
 __all__ = ["CALL_FILE", "CALL_START", "AttachedRun", "attach", "begin", "check_call", "keep_plot"]
 
 CALL_FILE = "driver/call.pickle"  # the call of `python -m nbshare resume`
-CALL_START = 64  # bytes of its checksum, before that
+CALL_START = 64  # bytes of the checksum, before the call
 PLOT_FILE = "plot.pickle"
 AS_READ = {"encoding": "utf-8", "errors": "backslashreplace", "newline": "\n"}  # the log's
 WRITER_CHECK_S = 0.1
-LEAST = 1 << 16  # least size of an array that is stored next to the pickle and mapped, in bytes
+LEAST = 1 << 16  # bytes from which an array is stored next to the pickle, and mapped
 BEGUN_S = 0.01
 
 
 class Driver(Protocol):
-    """The process of a run, for the process that started it."""
+    """The process that drives a run, as seen by the process that started it."""
 
     pid: int
 
     def poll(self) -> int | None:
-        """Return its exit code, or None if it has not ended."""
+        """Return the exit code of the driver, or None if it still runs."""
 
     def terminate(self) -> None:
         """Terminate the driver."""
 
 
-_drivers: list[Driver] = []  # started by this process
+_drivers: list[Driver] = []  # the drivers that this process has started
 
 
 def check_call(path: Path) -> None:
@@ -126,15 +126,15 @@ def attach(path: str | os.PathLike[str], *, progress: Any = None, plot: Any = No
     Returns
     -------
     Job
-        It shows and returns the stored results. `Job.cancel` stops a detached run. If the run is
-        over, ``job.result()`` returns its results, read from the disk on access. If the run was
+        The job shows and returns the stored results. `Job.cancel` stops a detached run. If the run
+        is over, ``job.result()`` returns its results, read from the disk on access. If the run was
         killed, ``job.result()`` raises `WorkerDiedError`, which says how to continue, and
         ``job.partial()`` returns the stored results.
 
     Raises
     ------
     nbshare.errors.CheckpointError
-        If there is no checkpoint, it is damaged, or it belongs to another user.
+        If there is no checkpoint, or it is damaged or belongs to another user.
 
     See Also
     --------
@@ -144,24 +144,24 @@ def attach(path: str | os.PathLike[str], *, progress: Any = None, plot: Any = No
     Notes
     -----
     Any number of processes of one user may attach, at the same time. A run that is not detached can
-    be watched in this way, but stopped only in its own process. If several processes share the run
-    (``python -m nbshare run``), the job reports on all of them together, and `Job.cancel` stops all
-    of them.
+    be watched in this way, but can be stopped only in its own process. If several processes share
+    the run (``python -m nbshare run``), the job reports on all of them together, and `Job.cancel`
+    stops all of them.
 
-    An error that ended the run keeps its type if Python or nbshare defines it. Otherwise it is a
-    `TaskError` with its text.
+    An error that ended the run is raised with its own type if Python or nbshare defines this type,
+    and otherwise as a `TaskError` with the same text.
 
-    Except in the process that began the run, the results of a table are returned item by item. So
+    Except in the process that began the run, the results of a table are returned item by item, as
     are those of a `grid` with more than 10,000 values of parameters, or with values other than
     numbers and texts. The stats of workers are not stored, so ``job.stats`` is empty.
-    ``open_checkpoint(path).item_stats`` has the time of each item.
+    ``open_checkpoint(path).item_stats`` contains the time of each item.
     """
     check_display(progress, plot)
     return _job_of(_run_in(Path(os.fspath(path)).expanduser().absolute()), progress, plot)
 
 
 def _job_of(run: AttachedRun, progress: Any, plot: Any) -> Job:
-    """Return a job for a run, and start to show the job."""
+    """Return a job for a run, and begin to show the job."""
     if plot is None and surroundings() == "kernel":
         plot = _kept_plot(run.stored.path)
     label = progress if isinstance(progress, str) else run.stored.label
@@ -177,7 +177,7 @@ def _run_in(path: Path) -> AttachedRun:
 
 
 def keep_plot(path: Path, request: Request, plot: Any) -> None:
-    """Store the plot of a run for jobs of other processes, unless this process is its driver.
+    """Store the plot of a run for jobs of other processes, unless this is the driver.
 
     A plot that cannot be pickled is not stored.
     """
@@ -187,7 +187,7 @@ def keep_plot(path: Path, request: Request, plot: Any) -> None:
     if isinstance(items, list | tuple) and all(isinstance(item, Real) for item in items):
         items = np.asarray(items)
     if not (isinstance(items, Grid | range) or getattr(items, "ndim", 0) == 1):
-        items = None  # no axis is made of them
+        items = None  # such items give no axis
     try:
         pickled = dumps((as_plots(plot), items)) if plot is not None else b""
     except Exception:  # noqa: BLE001 - whatever their code raises
@@ -198,7 +198,7 @@ def keep_plot(path: Path, request: Request, plot: Any) -> None:
 
 
 def _kept_plot(path: Path) -> list[LivePlot] | None:
-    """Return the plot of a run from its own process, or None."""
+    """Return the plot that a run's own process has stored, or None."""
     pickled = read(path / PLOT_FILE)
     if not pickled:
         return None
@@ -217,14 +217,15 @@ def _kept_plot(path: Path) -> list[LivePlot] | None:
 
 
 def _error_of(told: dict[str, Any]) -> BaseException:
-    """Return the error that ended a run, if Python or nbshare defines its type, or a `TaskError`.
+    """Return the error that ended a run, or a `TaskError` if its type is not built in.
 
-    The error is read from a JSON file, because a pickle could run code.
+    Types of Python and nbshare are kept. The error is read from a JSON file, because a pickle could
+    run code.
     """
     where, _, name = told["type"].rpartition(".")
     kind = getattr({"": builtins, errors.__name__: errors}.get(where), name, None)
     error: BaseException = TaskError(f"{told['type']}: {told['text']}", type_name=told["type"])
-    with suppress(Exception):  # some need more than a text
+    with suppress(Exception):  # some types need more than a text
         if issubclass(cast("Any", kind), Exception):
             error = cast("Any", kind)(told["text"])
     for note in told["notes"]:
@@ -233,12 +234,12 @@ def _error_of(told: dict[str, Any]) -> BaseException:
 
 
 class AttachedRun(Run):
-    """A run that another process drives, as a job sees it.
+    """A run that another process drives, with the interface that a job needs.
 
     Parameters
     ----------
     stored : StoredRun
-        The contents of its checkpoint.
+        The contents of the run's checkpoint.
     """
 
     def __init__(self, stored: StoredRun) -> None:
@@ -253,7 +254,7 @@ class AttachedRun(Run):
         super().__init__(Request(**request))
         self.stored_in = str(self._path)
         self.is_detached = writer.get("is_driver", False)
-        self._is_left = False  # its job was deleted
+        self._is_left = False  # whether its job was deleted
         self._given, self._given_errors = np.zeros(0, np.bool_), set[int]()
         self._began_at: float = writer.get("began_at", 0.0)
         self._n_shown = size_of(self._path / LOG_FILE)
@@ -263,15 +264,15 @@ class AttachedRun(Run):
 
     @property
     def has_begun(self) -> bool:
-        """Whether the run's items are known."""
+        """Whether the number of items is known."""
         return bool(self.n_items)
 
     @property
     def age_s(self) -> float:
-        """Seconds since the run began, or from its beginning to its end."""
+        """Seconds from the beginning of the run until its end, or until now."""
         is_running, writer = self.stored._writer()
         until = time.time() if is_running else writer.get("ended")
-        if not until:  # it was killed
+        if not until:  # the run was killed
             until = self.stored._whole().words["stored_at"].max(initial=0.0)
         return max(0.0, float(until - self._began_at)) if self._began_at else 0.0
 
@@ -296,19 +297,19 @@ class AttachedRun(Run):
 
     @property
     def errors(self) -> dict[int, BaseException]:
-        """Failures by item, as texts, because the exceptions are in another process."""
+        """Failures by item, with the texts of the exceptions, which are in another process."""
         return {**self.stored._failures(self._began_at)}
 
     def retried(self) -> npt.NDArray[np.int64]:
-        """Return the items with a result that ran again."""
+        """Return the indices of items that have a result and ran more than once."""
         return np.flatnonzero((self.stored.item_stats["attempts"] > 1) & ~self._restored())
 
     def present(self) -> npt.NDArray[np.bool_]:
-        """Return a flag per item, True if its result is stored."""
+        """Return a flag per item, True if the item's result is stored."""
         return self.stored.present
 
     def partial(self) -> Any:
-        """Return the results that are stored."""
+        """Return the stored results, or None if there are none."""
         if not self.stored.present.any():
             return None
         results = as_masked(self.stored._rows())
@@ -324,7 +325,7 @@ class AttachedRun(Run):
         return collect(results, errors) if self.request.out is None else results
 
     def new_results(self) -> Iterator[tuple[int, Any]]:
-        """Yield the results that are new since the previous call. Only one reader may call it."""
+        """Yield the results since the previous call. Only one reader may call this."""
         whole, errors = self.stored._whole(is_read=True), self.errors
         there = np.isin(whole.states, STORED)
         new = there.copy()
@@ -345,19 +346,19 @@ class AttachedRun(Run):
     # --------------------------------------------------------------------------- its life
 
     def start(self) -> None:
-        """Start to follow the run."""
+        """Begin to follow the run."""
         if self.stored._writer()[0]:
             _thread.start_new_thread(self._watch, ())
         else:
             self._finish()
 
     def stop(self, error: BaseException | None = None) -> None:  # noqa: ARG002 - it has none
-        """Interrupt the run's driver.
+        """Interrupt the process that drives the run.
 
         Raises
         ------
         RuntimeError
-            If the run has no driver on this host.
+            If the run is not detached, or its driver is on another host.
         """
         check_folder(self._path / PARTS)
         with suppress(FileNotFoundError):
@@ -373,7 +374,7 @@ class AttachedRun(Run):
             )
         with suppress(
             ProcessLookupError, PermissionError
-        ):  # it has ended, and another process has its id
+        ):  # the driver has ended, and another process may have its id
             processes.interrupt(writer["pid"])
 
     def release(self) -> None:
@@ -393,7 +394,7 @@ class AttachedRun(Run):
         self._finish()
 
     def _show_prints(self, stop: int) -> None:
-        """Show the workers' prints below the cell."""
+        """Show the workers' prints up to this size of the log."""
         log = opened(self._path / LOG_FILE) if stop > self._n_shown else None
         if log is not None:
             text = system_files.read_at(log.fileno(), stop - self._n_shown, self._n_shown)
@@ -412,7 +413,7 @@ class AttachedRun(Run):
             self._end(state)
 
     def _outcome(self) -> tuple[EndState, BaseException | None]:
-        """Return how the run has ended."""
+        """Return the state in which the run has ended, and the error, if any."""
         if not (self._path / "meta.json").exists():
             return "failed", CheckpointError(f"{self._path}: the checkpoint of this run is missing")
         _, writer = self.stored._writer()
@@ -439,7 +440,7 @@ class AttachedRun(Run):
 
 
 class AttachedReduction(AttachedRun):
-    """An attached run with ``reduce=``. It stores blocks, and its job counts items."""
+    """An attached run with ``reduce=``, which stores blocks. Its job counts items."""
 
     @property
     def is_reduced(self) -> bool:
@@ -455,7 +456,7 @@ class AttachedReduction(AttachedRun):
 
     @property
     def n_done(self) -> int:
-        """Number of items in blocks that are done."""
+        """Number of items in finished blocks."""
         return counted(self.stored._finished(), self.n_items)
 
     @property
@@ -465,16 +466,16 @@ class AttachedReduction(AttachedRun):
 
     @property
     def errors(self) -> dict[int, BaseException]:
-        """Failures by item, for blocks that were lost as a whole."""
+        """Failures by item. All items of a block that failed have its error."""
         n = self.n_items
         return {i: error for k, error in super().errors.items() for i in items_in(k, n)}
 
     def present(self) -> npt.NDArray[Any]:
-        """Return a flag per item, True if its block is stored."""
+        """Return a flag per item, True if the item's block is stored."""
         return by_item(super().present(), self.n_items)
 
     def partial(self) -> Any:
-        """Return the value of the blocks that are stored."""
+        """Return the value of the stored blocks."""
         return self.stored._value(self.request.reduce)
 
     def final(self) -> Any:
@@ -486,14 +487,14 @@ class AttachedReduction(AttachedRun):
 
 
 def begin(request: Request, options: MapOptions, progress: Any, plot: Any) -> Job:
-    """Start a driver for a call, and return the job of its run."""
+    """Start a driver for a call, and return a job for its run."""
     kept = checked_checkpoint(options)
     if kept is None:
         raise ValueError("detach=True needs checkpoint=, the folder in which the run is stored")
     if request.source is not None:
         raise TypeError("detach=True requires items with a length: make a list of them")
     if isinstance(options.out, np.ndarray):
-        raise TypeError("detach=True cannot fill out=, an array of this process; leave it out")
+        raise TypeError("detach=True cannot fill out=, an array of this process: omit it")
     refuse_frozen("detach=True", "run it without detach=True, with backend='threads'")
     path = kept.path
     check_place(path)
@@ -505,17 +506,17 @@ def begin(request: Request, options: MapOptions, progress: Any, plot: Any) -> Jo
     _await_beginning(path, _start_driver(path), n_printed)
     keep_plot(path, request, plot)
     run = _run_in(path)
-    run.request = run.request._replace(  # these define the form of the results and their plot
+    run.request = run.request._replace(  # these define the form of the results, and their plot
         iterables=request.iterables, reduce=request.reduce
     )
     return _job_of(run, progress, plot)
 
 
 def _store(path: Path, request: Request, options: MapOptions) -> None:
-    """Store a call, with the place of an array of a mapped file instead of its copy."""
+    """Store a call. An array of a mapped file is stored as a reference to the file."""
     shared = {name: _by_file(value) for name, value in request.shared.items()}
     func, columns = request.users, request.iterables
-    if request.reduce is not None:  # its driver makes blocks of the items
+    if request.reduce is not None:  # the driver makes blocks of the items itself
         columns = columns[0].columns
     columns = [_by_file(column) for column in columns]
     try:
@@ -554,16 +555,16 @@ def _start_driver(path: Path) -> Driver:
     driving = [*command(code), "resume", str(path)]
     _drivers[:] = [driver for driver in _drivers if driver.poll() is None]
     log = open_own(path / LOG_FILE, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-    os.lseek(log.fileno(), 0, os.SEEK_END)  # on Windows, only this process appends
+    os.lseek(log.fileno(), 0, os.SEEK_END)  # because Windows does not append by itself
     environ = {**os.environ, "MPLBACKEND": "Agg"}  # the notebook's backend needs a kernel
     _drivers.append(processes.detached(driving, environ, log))
     return _drivers[-1]
 
 
 def _await_beginning(path: Path, driver: Driver, n_printed: int) -> None:
-    """Wait until a driver writes to the checkpoint. Raise its error if it was refused.
+    """Wait until a driver writes to the checkpoint. If the call was refused, raise the error.
 
-    `n_printed` is the size of the log before.
+    `n_printed` is the size of the log before the driver started.
     """
     has_ended = False
     try:

@@ -1,4 +1,4 @@
-"""The process of a detached run, and of the command line: drives a run and reports its end."""
+"""The process of a detached run, or of the command line: drives a run and reports its end."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ from nbshare.errors import CheckpointError
 
 __all__ = ["resume", "run"]
 
-ENDING_S = 2.0  # for a run that was interrupted
-# Signals of schedulers, before they end a process.
+ENDING_S = 2.0  # time for an interrupted run to end
+# Signals that schedulers send before they end a process.
 NOTICES = [getattr(signal, name) for name in ("SIGTERM", "SIGUSR1") if hasattr(signal, name)]
 AGAIN = 75  # exit code of a run that can be retried later, EX_TEMPFAIL
 
@@ -49,21 +49,22 @@ _interrupts: list[int] = []  # received by this process
 
 
 def resume(path: Path, grace: float) -> int:
-    """Run the call that is stored in a checkpoint. Return the exit code."""
+    """Run the call that is stored in a checkpoint, and return the exit code."""
     path = path.absolute()
     check_call(path)
     status, run, options = _stored_call(path)
     code = _drive(run, options, grace)
-    del run, options  # Windows keeps a file that is mapped
+    del run, options  # because Windows does not remove a mapped file
     with suppress(OSError):
-        # It may be as large as the inputs. Another run may have begun, and stored its own.
+        # The stored call may be as large as the inputs. By now, another run may have stored its own
+        # call.
         if code == 0 and os.path.samestat(status, (path / CALL_FILE).stat()):
             system_files.remove(path / CALL_FILE)
     return code
 
 
 def _stored_call(path: Path) -> tuple[os.stat_result, Callable[[Any], bool], dict[str, Any]]:
-    """Return a stored call: the state of its file, the function that runs it, and its options."""
+    """Return a stored call: its file's state, the function that runs it, and its options."""
     if (file := opened(path / CALL_FILE)) is None:
         raise CheckpointError(
             f"{path} holds no call: its run is complete, or was not started with "
@@ -74,7 +75,7 @@ def _stored_call(path: Path) -> tuple[os.stat_result, Callable[[Any], bool], dic
     if zlib.crc32(call[CALL_START:].data) != int.from_bytes(call[:CALL_START].tobytes(), "little"):
         raise damaged(path / CALL_FILE, "its checksum differs")
     settings, data, *buffers = parts_in(call[CALL_START:])
-    given = portable(pickle.loads(settings))  # for another machine
+    given = portable(pickle.loads(settings))  # which another machine may have stored
     apply(given)
     func, columns, options = pickle.loads(data, buffers=buffers)
     apply(given, ["warnings"])  # with the categories of the function's modules
@@ -97,8 +98,8 @@ def run(
     grace: float,
     **options: Any,
 ) -> int:
-    """Run a function with items from files. Return the exit code."""
-    # It may import the files next to it, as a script may.
+    """Run a function with items from files, and return the exit code."""
+    # The function may import the files next to its own, as a script may.
     sys.path.insert(0, os.path.dirname(os.path.abspath(func.rpartition(":")[0])))
     options["shared"] = {name: _load(path) for name, path in shared}
     options["checkpoint"] = Checkpoint(checkpoint, if_changed=if_changed)
@@ -109,7 +110,7 @@ def _load(path: str) -> Any:
     """Return the contents of a file: an array, a JSON value, or the lines of a text."""
     kind = Path(path).suffix
     if kind not in (".npy", ".json", ".txt"):
-        raise ValueError(f"{path}: its name must end with .npy, .json or .txt")
+        raise ValueError(f"{path}: the file name must end with .npy, .json or .txt")
     try:
         if kind == ".npy":
             return open_memmap(path, mode="r")
@@ -120,7 +121,7 @@ def _load(path: str) -> Any:
 
 
 def _run_alone(func: Any, items: list[Any], options: dict[str, Any]) -> bool:
-    """Run a parallel map. Return whether the run is complete."""
+    """Run a parallel map, and return whether the run is complete."""
     job = _ended(map_async(func, *items, **options))
     if job._error is not None:
         raise job._error
@@ -128,7 +129,7 @@ def _run_alone(func: Any, items: list[Any], options: dict[str, Any]) -> bool:
 
 
 def _run_together(func: str, items: list[Any], options: dict[str, Any]) -> bool:
-    """Join a run that other processes may share. Return whether the run is complete."""
+    """Join a run that other processes may share, and return whether the run is complete."""
     checked = MapOptions(**options)
     request, _ = checked_request(func, items, checked)
     sweep = Sweep(cast("Any", checked_checkpoint(checked)), request)
@@ -138,7 +139,7 @@ def _run_together(func: str, items: list[Any], options: dict[str, Any]) -> bool:
 
 
 def _take_part(sweep: Sweep, request: Request) -> bool | None:
-    """Run the missing items. Return whether the run is complete, or None if others may continue."""
+    """Run missing items. Return whether the run is complete, or None to take part again."""
     made = request._replace(prints=Prints(Printer()))
     call = sweep.next_call(partial(prepare, made, dispatcher()))
     if call is None:
@@ -154,9 +155,9 @@ def _take_part(sweep: Sweep, request: Request) -> bool | None:
 
 
 def _ended(job: Job) -> Job:
-    """Wait for the end of a job. Stop it if this process is interrupted."""
+    """Wait for the end of a job, and return the job. An interrupt stops the job."""
     try:
-        if _interrupts:  # before there was a job to stop
+        if _interrupts:  # which arrived before there was a job to stop
             raise KeyboardInterrupt
         job.wait()
     except BaseException:
@@ -167,7 +168,7 @@ def _ended(job: Job) -> Job:
 
 
 def _drive(run: Callable[[dict[str, Any]], bool], options: dict[str, Any], grace: float) -> int:
-    """Run a parallel map. Return the exit code."""
+    """Run a parallel map with this process's signals handled, and return the exit code."""
     path = options["checkpoint"].path
     writer.is_driver = True
     notices: list[int] = []
@@ -191,11 +192,10 @@ def _drive(run: Callable[[dict[str, Any]], bool], options: dict[str, Any], grace
 
 
 def _stop(number: int, _: Any) -> None:
-    """Stop the running job, as the handler of an interrupt.
+    """Stop the running jobs. This is the handler of interrupts.
 
     A cancelled detached run receives one interrupt. An exception alone could be lost, because
-    Python drops one that is raised in a callback of a weak reference, and each import has such a
-    callback.
+    Python drops exceptions in callbacks of weak references, and each import has such a callback.
     """
     _interrupts.append(number)
     for job in jobs():
@@ -204,7 +204,7 @@ def _stop(number: int, _: Any) -> None:
 
 
 def _wind_up(number: int, grace: float, notices: list[int]) -> None:
-    """Handle a signal: finish the running items, and leave the others for the next run."""
+    """Finish the running items, and leave the others for the next run, after a signal."""
     notices.append(number)
     if not (running := jobs()):
         raise KeyboardInterrupt
@@ -213,7 +213,7 @@ def _wind_up(number: int, grace: float, notices: list[int]) -> None:
     name = signal.Signals(number).name
     text = f"nbshare: {name}: items that run may finish within {grace:g} s\n"
     with suppress(OSError):  # the reader may have received the signal, too
-        if sys.stderr is not None:  # else the descriptor is of another file
+        if sys.stderr is not None:  # otherwise descriptor 2 may be another file
             os.write(2, text.encode())
     signal.signal(signal.SIGALRM, lambda *_: [job.cancel() for job in running] and None)
     signal.setitimer(signal.ITIMER_REAL, max(grace, 1e-6))  # 0 would mean no limit

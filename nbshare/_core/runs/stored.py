@@ -1,4 +1,4 @@
-"""A run on disk, for any process: its progress, its results, and the items that would run again."""
+"""A stored run, for any process: its progress, its results, and the items that would run again."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from nbshare.errors import CheckpointError, TaskError
 
 __all__ = ["Outdated", "StoredRun", "open_checkpoint"]
 
-RATE_S = 60.0  # period of the measured rate
+RATE_S = 60.0  # time over which the rate is measured
 
 
 class Outdated(NamedTuple):
@@ -115,20 +115,20 @@ def open_checkpoint(path: str | os.PathLike[str]) -> StoredRun:
     Returns
     -------
     StoredRun
-        The run. At the end of a notebook's cell it shows the progress.
+        The run. As the last expression of a notebook's cell, it shows the progress.
 
     Raises
     ------
     nbshare.errors.CheckpointError
         If there is no checkpoint, its format is unknown to this version, or it belongs to another
-        user. The run's methods and attributes raise it if a file is damaged.
+        user. The run's methods and attributes raise this error, too, if a file is damaged.
     """
     return StoredRun(Path(os.fspath(path)).expanduser().absolute())
 
 
 @shown_from_its_calls
 class StoredRun:
-    """A stored run. Each attribute is read from the disk when accessed.
+    """A stored run. Each attribute is read from the disk when it is accessed.
 
     Attributes
     ----------
@@ -182,9 +182,9 @@ class StoredRun:
     def state(self) -> str:
         """State of the run's job: "running", "done", "stopped" or "failed", or else "ended".
 
-        "ended" means that the process was killed, or its machine is off. The same call continues
-        the run. An interrupted run is "stopped", and so is a run with a result that was damaged
-        later.
+        "ended" means that the process was killed, or that its machine is off. The same call
+        continues the run. An interrupted run is "stopped", as is a run with a result that was
+        damaged later.
         """
         is_running, writer = self._writer()
         if is_running:
@@ -197,15 +197,15 @@ class StoredRun:
         return "done" if is_done else "stopped"
 
     def _writer(self) -> tuple[bool, dict[str, Any]]:
-        """Return whether the run is in progress, and the lease of the process that drives it.
+        """Return whether the run is in progress, and the lease of its process.
 
-        If no process drives the run, return the lease of the last one that did.
+        If no process drives the run, the lease is that of the last one.
         """
         return look(self.path, self._last_writer)
 
     def _last_writer(self) -> tuple[bool, dict[str, Any]]:
         parts = sorted(part_folders(self.path), key=lambda part: (part / LEASE).stat().st_mtime)
-        folders = [self.path, *parts][::-1]  # the last one first
+        folders = [self.path, *parts][::-1]  # the latest first
         for folder in folders:
             if (writer := running_writer_of(folder)) is not None:
                 return True, writer
@@ -231,11 +231,11 @@ class StoredRun:
 
     @property
     def n_done(self) -> int:
-        """Number of done items (int), including those that failed in the last run."""
+        """Number of finished items (int), including those that failed in the last run."""
         return int(self._finished().sum())
 
     def _finished(self) -> npt.NDArray[np.bool_]:
-        """Return a flag per item, True if it is done or failed in the last run."""
+        """Return a flag per item, True if it has a result or failed in the last run."""
         finished, (_, writer) = self.present, self._writer()
         failed = [*self._failures(writer.get("began_at", 0.0))]
         finished[[i for i in failed if i < len(finished)]] = True
@@ -256,7 +256,7 @@ class StoredRun:
         since = max(until - RATE_S, began.min(initial=until))
         if since == until:
             return 0.0
-        # Only a part of a longer item was done in this time.
+        # Only a part of a longer item's time lies in this period.
         shares = (recent["stored_at"] - since) / np.maximum(recent["elapsed_s"], 1e-9)
         return float(np.minimum(shares, 1.0).sum() / (until - since))
 
@@ -264,9 +264,9 @@ class StoredRun:
     def item_stats(self) -> dict[str, npt.NDArray[Any]]:
         """The work of each item of the last call, a dict of arrays of shape ``(n_items,)``.
 
-        ``elapsed_s``, ``attempts``, and ``stored_at`` in seconds since 1970. Unknown values are 0.
-        Tiny items that run together are given their mean time. ``pandas.DataFrame(run.item_stats)``
-        is a table.
+        The keys are ``elapsed_s``, ``attempts``, and ``stored_at``, in seconds since 1970. Unknown
+        values are 0. Tiny items that ran together have their mean time.
+        ``pandas.DataFrame(run.item_stats)`` makes a table of it.
         """
         whole = self._whole()
         words = whole.words[whole.order]
@@ -274,7 +274,7 @@ class StoredRun:
 
     @property
     def errors(self) -> dict[int, TaskError]:
-        """Last failure of each item without a result, a dict of index to exception.
+        """The last failure of each item without a result, a dict of index to exception.
 
         Each is a `TaskError` with the type and text of the exception.
         """
@@ -284,13 +284,13 @@ class StoredRun:
         """Return the last failures of items, from the time `since` on, in seconds since 1970."""
         folders = self.path, *part_folders(self.path)
         if not any(os.path.lexists(folder / ERRORS_FILE) for folder in folders):
-            return {}  # quickly, because each update of a job reads them
+            return {}  # this is quick, because each update of a job reads the failures
         return look(self.path, lambda: self._failures_since(since))
 
     def _failures_since(self, since: float) -> dict[int, TaskError]:
         whole = self._whole()
         missing = np.flatnonzero(~np.isin(whole.states, STORED))
-        item_of = np.full(len(whole.words), -1)  # by row of the checkpoint
+        item_of = np.full(len(whole.words), -1)  # index of the item in each row of the checkpoint
         item_of[whole.order[missing]] = missing
         found = {}
         for k, reader in enumerate(whole.readers):
@@ -344,7 +344,7 @@ class StoredRun:
         return Tiles.from_json(writer).shaped(results) if "tiles" in writer else results
 
     def _value(self, reduce: Any = None) -> Any:
-        """Return the value of the stored blocks. `reduce` is the function, if known."""
+        """Return the value of the stored blocks. `reduce` is the function, if it is known."""
         reduce = reduce or self._loaded_reduce()
         return look(self.path, lambda: self._reduced(reduce))
 
@@ -369,7 +369,7 @@ class StoredRun:
         )
 
     def _rows(self) -> Any:
-        """Return the results that are stored, one for each item."""
+        """Return the stored results, one for each item."""
         return look(self.path, self._results)
 
     def _results(self) -> Any:
@@ -389,7 +389,7 @@ class StoredRun:
         Parameters
         ----------
         func, *iterables, **options
-            The arguments of `parallel_map`. From ``checkpoint=`` only the version of a `Checkpoint`
+            The arguments of `parallel_map`. Of ``checkpoint=``, only the version of a `Checkpoint`
             is used. A generator is refused, because its items are unknown.
 
         Returns
@@ -397,8 +397,8 @@ class StoredRun:
         Outdated
             A named tuple. ``n_items`` is the number of items of the call: ``n_stored`` have a
             result, ``n_new`` have none, and ``n_changed`` have one with changed dependencies.
-            ``changes`` lists the changes (list of str). The call is refused if there are any, even
-            if only results of other items depended on them, unless its `Checkpoint` sets
+            ``changes`` lists the changes (list of str). If there are any, the call is refused, even
+            if only results of other items depend on them, unless its `Checkpoint` sets
             ``if_changed=``.
 
         Raises
@@ -442,7 +442,7 @@ class StoredRun:
             rows = Lookup(self._reader.digests()).find(key.items.next(request.iterables))
             is_wanted[rows[(rows >= 0) & (rows < len(is_wanted))]] = True
         is_stored = np.isin(whole.words["state"], STORED)
-        if request.reduce is not None:  # blocks with a failed item run again
+        if request.reduce is not None:  # blocks with failed items run again
             blocks = whole.objects(is_stored[whole.order])
             is_stored[whole.order[[k for k, block in blocks if block.failures]]] = False
         n_stored, n_old, changes = int((is_wanted & is_stored).sum()), 0, list[str]()
@@ -470,7 +470,7 @@ class StoredRun:
 
 
 def _together(whole: Whole) -> Any:
-    """Return the results of several readers, a masked array in memory, or a list."""
+    """Combine the results of several readers in a list, or in an array that may be masked."""
     n, is_there = len(whole.order), np.isin(whole.states, STORED)
     parts = [(items, x, reader.load()) for reader, items, x in whole.places(is_there)]
     forms = {(output.dtype, output.shape[1:]) for *_, output in parts}

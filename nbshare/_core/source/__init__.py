@@ -1,7 +1,7 @@
 """The analysis of Python source: names that a file binds, uses and imports.
 
 ============  ====================================================================
-module        job
+module        purpose
 ============  ====================================================================
 file          a file, parsed once: its bindings, uses and imports
 bytecode      the same for functions whose source is not in a file
@@ -10,5 +10,5 @@ changes       the modules that a call reaches, and warnings of changes in them
 ============  ====================================================================
 
 `file` and `bytecode` serve the keys of checkpoints, too (`checkpoint.sources`, `checkpoint.code`).
-Stamps of files alone decide whether code is fresh (`functions.freshness`).
+Whether code is fresh is decided by the stamps of files alone (`functions.freshness`).
 """

@@ -32,11 +32,11 @@ OF_VALUES, OF_ATTRIBUTES = (
     re.compile("CONST|ATTR|METHOD"),
     re.compile("ATTR|METHOD"),
 )  # instructions
-OF_OTHERS = "STORE_GLOBAL", "STORE_NAME"  # instructions that set names for other code
+OF_OTHERS = "STORE_GLOBAL", "STORE_NAME"  # instructions that set names which other code may use
 
 
 def form_of(code: CodeType, steps: list[Instruction]) -> list[Any]:
-    """Return the form of a function's code, without its place and docstring. Appends to `steps`."""
+    """Return the form of a function's code, without its place and docstring."""
     here = list(get_instructions(code))
     for k, step in enumerate(here):
         if step.opname == "KW_NAMES":  # in Python 3.11 and 3.12 `dis` has no value for it
@@ -54,16 +54,16 @@ def form_of(code: CodeType, steps: list[Instruction]) -> list[Any]:
 
 
 def uses_in(steps: list[Instruction], package: str) -> tuple[dict[str, set[str]], set[Dependency]]:
-    """Return the attributes used of variables, like ``of.it``, and the targets of imports.
+    """Return the attributes used of each variable, such as ``of.it``, and the targets of imports.
 
-    The attributes are ``*`` where a variable is used in another way.
+    The attributes include ``*`` if a variable is used in another way.
     """
     steps = [step for step in steps if step.opname != "EXTENDED_ARG"]
     used, bound = defaultdict[str, set[str]](set), defaultdict[Any, set[str]](set)
     imported = set[Dependency]()
     module, has_names, target = "", False, ""
     for i, step in enumerate(steps):
-        # Two variables, for a combined instruction.
+        # A combined instruction has two variables.
         names = step.argval if isinstance(step.argval, tuple) else (step.argval,)
         if step.opname == "IMPORT_NAME":
             level, has_names = steps[i - 2].argval, steps[i - 1].argval is not None
@@ -89,7 +89,7 @@ def uses_in(steps: list[Instruction], package: str) -> tuple[dict[str, set[str]]
 
 
 def keywords_in(steps: list[Instruction]) -> set[str]:
-    """Return the names of keywords in calls (constants)."""
+    """Return the texts in constant tuples, among them the names of keywords in calls."""
     values = [step.argval for step in steps if isinstance(step.argval, tuple)]
     return {each for value in values for each in value if isinstance(each, str)}
 
@@ -99,11 +99,11 @@ def _stored_by(step: Instruction) -> Any:
 
 
 def uses_of(func: Any, parameter: str) -> set[str]:
-    """Return the ways in which a function uses a parameter as a pair.
+    """Return in which ways a function uses a parameter as a pair.
 
-    The ways are "unpacked", for ``a, b = pair`` or ``f(*pair)``, and "[1]", for ``pair[1]``. Uses
-    in the user's functions that are called as ``g(pair)`` are included. Other functions, code in C,
-    and ``*args`` are not.
+    The ways are "unpacked", for ``a, b = pair`` or ``f(*pair)``, and "[1]", for ``pair[1]``. The
+    user's functions that are called as ``g(pair)`` are followed. Other functions, code in C, and
+    ``*args`` are not.
     """
     found, todo, known = set[str](), [(func, parameter)], set[Any]()
     while todo:
@@ -129,7 +129,7 @@ def uses_of(func: Any, parameter: str) -> set[str]:
             if step.opname == "CALL" and step.argval == 1 and before is not None:
                 called = _value_of(before, function)
                 called = _plain(called) if type(called) is FunctionType else None
-                # Functions of libraries accept anything.
+                # Functions of libraries may accept anything.
                 if called is not None and not is_installed(called.__code__.co_filename):
                     todo += [(called, name) for name in called.__code__.co_varnames[:1]]
     return found
@@ -142,7 +142,7 @@ def _plain(func: Any) -> FunctionType | None:
     """Return the Python function that runs when an object is called, or None."""
     while isinstance(func, functools.partial):
         func = func.func
-    with suppress(ValueError):  # it wraps itself
+    with suppress(ValueError):  # the function wraps itself
         func = inspect.unwrap(func)
     if not hasattr(func, "__code__"):
         func = getattr(type(func), "__call__", None)  # noqa: B004 - of an object
@@ -151,18 +151,18 @@ def _plain(func: Any) -> FunctionType | None:
 
 
 def _value_of(loads: Instruction, function: FunctionType) -> Any:
-    """Return the value of a variable that a function loads from outside, or None."""
+    """Return the global or enclosing variable's value that an instruction loads, or None."""
     code, name = function.__code__, loads.argval
     if loads.opname == "LOAD_GLOBAL":
         return function.__globals__.get(name)
     if loads.opname == "LOAD_DEREF" and name in code.co_freevars:
-        with suppress(ValueError):  # it has no value yet
+        with suppress(ValueError):  # the variable has no value yet
             return (function.__closure__ or ())[code.co_freevars.index(name)].cell_contents
     return None
 
 
 def assigned_around(func: Any) -> str | None:
-    """Return a variable that a function assigns, and that belongs to the function around it."""
+    """Return a variable of the enclosing function that a function assigns, or None."""
     code = getattr(func, "__code__", None)
     if code is None or not code.co_freevars:
         return None

@@ -1,10 +1,10 @@
-"""Warns of changes made in this process to modules whose files workers run.
+"""Warns of changes that this process has made to modules whose files workers run.
 
-A value that a notebook sets, as by ``consts.SCALE = 10``, or a function that it replaces is not
-sent, because workers import the files. So a call compares the modules that it reaches with their
-files, and warns once of each change. These are no changes:
+If a notebook sets a value, as by ``consts.SCALE = 10``, or replaces a function, workers do not see
+this, because they import the files. A call therefore compares the modules that it reaches with
+their files, and warns once of each change. The following are not changes:
 
-- An edit of a file. Workers run the present version. A file is compared only while it is known to
+- An edit of a file. Workers run the current version. A file is compared only while it is known to
   be the version that this process imported.
 - Changes by the code that workers run, such as of counters, caches and registries, and the contents
   of a list, dict or set that the file leaves empty.
@@ -43,20 +43,20 @@ from nbshare._core.source.definitions import (
 from nbshare._core.source.file import ANYTHING, File, parsed_file
 from nbshare.errors import warn
 
-MOST_OF_FILE = 1 << 18  # bytes of a file that is compared, as more is data mostly
+MOST_OF_FILE = 1 << 18  # largest file that is compared, in bytes. Larger ones are mostly data.
 MOST = 1 << 19  # bytes of all files that a call compares. Parsing them takes 0.2 s
-MOST_NAMED = 5  # changes in a message
+MOST_NAMED = 5  # most changes in a message
 
 
 class Change(NamedTuple):
     """A change in a module."""
 
-    name: str  # in the module
-    text: str  # in words
+    name: str  # the changed name in the module
+    text: str  # the change in words
     value: int  # the id of the new value
 
 
-_seen: dict[str, _Seen] = {}  # module name -> how it was when it was compared
+_seen: dict[str, _Seen] = {}  # module name -> its state when it was compared
 _told: dict[str, Collection[Change]] = {}  # module name -> its present changes, all reported
 
 
@@ -85,9 +85,9 @@ def warn_of_changes(*objects: Any) -> None:
 
 
 def changes(objects: Iterable[Any]) -> dict[str, list[Change]]:
-    """Return the changes in each module that some objects reach, among compared values.
+    """Return the changes in each module that the objects reach, within the limits of size.
 
-    The nearest modules come first, because a large package may reach all of its files.
+    The nearest modules are compared first, because a large package may reach all of its files.
     """
     seen: dict[str, _Seen] = {}
     own, names = own_files(), dict.fromkeys(_modules_of(objects))
@@ -104,9 +104,9 @@ def changes(objects: Iterable[Any]) -> dict[str, list[Change]]:
 
 
 def _look_at(name: str, own: Mapping[str, str], most: int) -> _Seen | None:
-    """Return the present state of an own module, if its file has at most `most` bytes."""
+    """Return the current state of an own module, or None if it is not compared."""
     path = own.get(name)
-    if path is None or not path.endswith(".py") or name in MAINS:  # these are sent by value
+    if path is None or not path.endswith(".py") or name in MAINS:  # the script is sent by value
         return None
     seen = _seen.get(name)
     if seen is not None and seen.is_still(sys.modules.get(name)):
@@ -116,7 +116,7 @@ def _look_at(name: str, own: Mapping[str, str], most: int) -> _Seen | None:
         return None
     try:
         _seen[name] = seen = _Seen(name, parsed_file(name, path, stamp), own)
-    except (OSError, ImportError, SyntaxError, ValueError):  # it is being edited
+    except (OSError, ImportError, SyntaxError, ValueError):  # the file is being edited
         return None
     return seen
 
@@ -125,7 +125,7 @@ def _look_at(name: str, own: Mapping[str, str], most: int) -> _Seen | None:
 
 
 def _modules_of(objects: Iterable[Any]) -> Iterator[str]:
-    """Yield the modules that define some objects, or that objects sent by value use."""
+    """Yield the modules that define these objects, or that objects sent by value use."""
     todo, known = [*objects], dict[int, Any]()
     while todo:
         if id(value := todo.pop()) in known:
@@ -146,12 +146,12 @@ def _modules_of(objects: Iterable[Any]) -> Iterator[str]:
                 used = {name for code in codes_in(value.__code__) for name in code.co_names}
                 found = [value.__globals__[name] for name in used & value.__globals__.keys()]
                 packages = [variables_of(x).get("__name__") for x in found if is_module(x)]
-                yield from used  # it may import them
+                yield from used  # the code may import modules of these names
                 yield from (f"{package}.{name}" for package in packages for name in used)
                 todo += [*found, *(value.__defaults__ or ())]
                 todo += [cell.cell_contents for cell in value.__closure__ or ()]
         elif type(value) not in SIMPLE:
-            # A function with a cache only, because other objects may react in any way to an access.
+            # Only a function with a cache, because other objects may react in any way to an access.
             todo += [type(value), getattr(value, "__dict__", {}).get("__wrapped__")]
 
 
@@ -159,7 +159,7 @@ def _modules_of(objects: Iterable[Any]) -> Iterator[str]:
 
 
 def _may_change(file: File, definition: Definition) -> bool:
-    """Return whether the code of a file may have changed a name of a module."""
+    """Return whether the code of a file may have changed a definition."""
     is_near = definition.file.name in (file.name, *file.imports)
     is_any = is_near and not file.changed.isdisjoint(ANYTHING)
     return is_any or definition.is_changed_by(file.changed)
@@ -181,12 +181,12 @@ class _Seen:
         self.file, self._name, self._names = file, name, variables_of(module)
         self.imports = [x for x in file.imports if x not in sys.modules or x in own]
         defined = [*definitions_in(file)]
-        # Another loader may do more than compile the file.
+        # Other loaders may do more than compile the file.
         is_plain = type(loader_of(module)) in (SourceFileLoader, FreshLoader)
         is_plain = is_plain and is_as_read(file.path, file.stamp)
 
         def is_other(each: Definition) -> bool:
-            with suppress(Exception):  # users' objects may raise when they are looked at
+            with suppress(Exception):  # users' objects may raise errors when they are examined
                 return _is_of_main(each.value) or (is_plain and not each.is_as_written())
             return False
 
@@ -204,16 +204,16 @@ class _Seen:
         others = {id(each.value) for each in found}
         given = [(each.value, each.given) for each in watched if type(each.value) in CONTAINERS]
         self._contents = [x for x in given if x[1] is not ABSENT]
-        # Keeps these alive, so that their ids are not reused.
+        # Keeps these objects alive, so that their ids are not reused.
         self._kept = [each for each in values if type(each) in SIMPLE or id(each) in others]
 
     def is_still(self, module: ModuleType | None) -> bool:
-        """Return whether nothing in the module has changed since then."""
+        """Return whether nothing in the module has changed since the comparison."""
         if variables_of(module) is not self._names or self._ids_now() != self._ids:
             return False
         if self._changes and stamp_of(self.file.path) != self.file.stamp:  # edited since
             return False
-        with suppress(Exception):  # such as of arrays in a list
+        with suppress(Exception):  # for example, the comparison of arrays in a list
             is_same = [each.__code__ for each in self._functions] == self._codes
             return is_same and all(value == given for value, given in self._contents)
         return False
@@ -230,7 +230,7 @@ class _Seen:
         return Change(definition.name, text, id(definition.value))
 
     def changes(self, files: Collection[File]) -> list[Change]:
-        """Return the changes, except those made by these files, because workers run them too."""
+        """Return the changes, except those by code of these files, which workers run, too."""
         return [
             change
             for definition, change in self._changes
@@ -257,7 +257,7 @@ class _Recorder:
         cls, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         finders = [*sys.meta_path]
-        if cls not in finders:  # within a driver's finder, whose loader records them
+        if cls not in finders:  # within a driver's finder, whose loader records the stamps
             return None
         for finder in finders[finders.index(cls) + 1 :]:
             if not hasattr(finder, "find_spec"):  # Python skips it, too
@@ -270,6 +270,6 @@ class _Recorder:
 
 
 def record_imports() -> None:
-    """Start to record the imported versions of files."""
+    """Begin to record the imported versions of files."""
     if _Recorder not in sys.meta_path:
         sys.meta_path.insert(0, _Recorder)

@@ -1,13 +1,14 @@
-"""The definitions of a file, compared with those of a process.
+"""The definitions of a file, compared with the values in this process.
 
 A definition is a statement at the top level of a file, or of a class in it, that binds a name to
-its only value. This is a function, a class, or a simple value (numbers, texts, None, and tuples,
-lists, dicts and sets of them). These may have any value, and are not compared:
+its only value. The value is a function, a class, or a simple value (numbers, texts, None, and
+tuples, lists, dicts and sets of them). The following names may have any value, and are not
+compared:
 
 - A name that code changes later, such as a counter or a cache (see `changed_by`).
-- A name that other statements bind as well, such as a loop or ``try``.
-- A list, dict or set that is empty in the file, such as a registry.
-- A member that is private to its class, whose name begins with two underscores.
+- A name that other statements, such as a loop or ``try``, also bind.
+- The name of a list, dict or set that is empty in the file, such as a registry.
+- The name of a member that is private to its class, beginning with two underscores.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from nbshare._core.source.file import ALL, FUNCTIONS, OF_PROPERTIES, File, bindi
 SIMPLE = {bool, int, float, complex, str, bytes, tuple, list, dict, set, type(None)}
 CONTAINERS = {list, dict, set}
 WRAPPERS = (classmethod, staticmethod, cached_property, _lru_cache_wrapper)
-# Decorators that keep the decorated functions.
+# Decorators that leave the decorated functions unchanged.
 KEEPING = {"property", "classmethod", "staticmethod", "abc.abstractmethod", "dataclasses.dataclass"}
 KEEPING |= {
     f"functools.{x}" for x in ("cache", "lru_cache", "cached_property", "wraps", "total_ordering")
@@ -47,18 +48,18 @@ ABSENT = object()
 
 
 class Definition(NamedTuple):
-    """A name of a module or class, and the node of its value in the file."""
+    """A name of a module or class, and the nodes of its values in the file."""
 
-    name: str  # with that of its class
+    name: str  # the name, after that of its class
     key: str  # the name in the module, or in the class
     names: Mapping[str, Any]  # the module's or class's values in this process
-    nodes: list[ast.AST | None]  # the values in the file, None for one that is not clear
+    nodes: list[ast.AST | None]  # nodes of the values in the file, None for an unclear one
     file: File
     is_plain: bool  # False in a class created by a decorator or metaclass
 
     @property
     def value(self) -> Any:
-        """The value in this process, or ABSENT."""
+        """The value in this process, or ABSENT if there is none."""
         return self.names.get(self.key, ABSENT)
 
     @property
@@ -71,15 +72,15 @@ class Definition(NamedTuple):
         return ABSENT
 
     def is_as_written(self) -> bool:
-        """Return whether the value in this process may be the value in the file."""
+        """Return whether the value in this process may be the one from the file."""
         value, given = self.value, self.given
         if value is ABSENT:
             return True
         if given is not ABSENT:
-            # Such as an enumeration's member.
+            # For example, a member of an enumeration.
             is_made = "." in self.name and type(value) not in SIMPLE
             return is_made or is_same(given, value)
-        # A decorator, or the creator of the class, may have replaced a function.
+        # A decorator, or whatever creates the class, may have replaced a function.
         if self.is_plain and all(isinstance(x, FUNCTIONS) and self.keeps(x) for x in self.nodes):
             return self._is_function_of(cast("list[ast.FunctionDef]", self.nodes))
         return True
@@ -95,12 +96,12 @@ class Definition(NamedTuple):
         return bool(parts) and all(_place_of(part) in places for part in parts)
 
     def is_changed_by(self, changed: Collection[str]) -> bool:
-        """Return whether code that changes these names may have changed it or its class."""
+        """Return whether code that changes these names may have changed the value or its class."""
         return any(part in changed for part in self.name.split("."))
 
 
 def definitions_in(file: File) -> Iterator[Definition]:
-    """Yield the definitions of a file, with the values in its module and its classes."""
+    """Yield the definitions of a file, with their values in this process."""
     return _definitions(file, file.statements, variables_of(sys.modules.get(file.name)))
 
 
@@ -115,7 +116,7 @@ def _definitions(
     given = defaultdict[str, list[ast.AST | None]](list)
     for statement in statements:
         for name, node in bindings_in(statement):
-            if name == ALL:  # it may bind all of these
+            if name == ALL:  # the import may bind all of these names
                 for nodes in given.values():
                     nodes.append(None)
             given[name].append(node)
@@ -127,7 +128,7 @@ def _definitions(
         if classes and None not in nodes and isinstance(cls, type) and cls.__name__ == name:
             last, inner = classes[-1], f"{where}{name}."
             is_plain_class = is_plain and found.keeps(last) and type(cls) in (type, ABCMeta)
-            # A base may put something around the members of its subclasses.
+            # A base class may wrap the members of its subclasses.
             is_plain_class &= not any(
                 "__init_subclass__" in vars(base) for base in cls.__mro__[:-1]
             )
@@ -139,9 +140,9 @@ def _keeps_functions(decorator: str) -> bool:
 
 
 def parts_of(value: Any) -> list[Any]:
-    """Return a function or class itself, or the functions of a property or wrapper.
+    """Return a function or class in a list, or the functions of a property or wrapper.
 
-    Wrappers by installed code are removed.
+    Wrappers by installed code are removed. Other objects have no parts.
     """
     if isinstance(value, property):
         return [
@@ -164,8 +165,8 @@ def _place_in(path: str, node: ast.FunctionDef) -> tuple[str, str, int]:
 
 
 def simple_value(node: ast.AST) -> Any:
-    """Return the value of an expression of literals. Raise ValueError for any other."""
-    if isinstance(node, ast.Constant):  # the usual case, without the time to compile
+    """Return the value of an expression of literals. Raise ValueError for any other expression."""
+    if isinstance(node, ast.Constant):  # the usual case, which need not be compiled
         return node.value
     if not all(isinstance(each, LITERALS) for each in ast.walk(node)):
         raise ValueError("not a simple value")
@@ -177,8 +178,8 @@ def simple_value(node: ast.AST) -> Any:
 
 
 def is_same(given: Any, value: Any) -> bool:
-    """Return whether a value equals a given simple value."""
-    with suppress(Exception):  # such as of arrays in a list
+    """Return whether a value equals a simple value from the file, and has the same type."""
+    with suppress(Exception):  # for example, the comparison of arrays in a list
         is_equal = type(value) is type(given) and bool(value == given)
         return is_equal and (type(value) in CONTAINERS or repr(value) == repr(given))
     return False

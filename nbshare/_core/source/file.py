@@ -26,26 +26,26 @@ EXPRESSION = re.compile(r"[(@~*/+<>=]")  # texts with one of these may be code (
 CHANGING = {*dir(list), *dir(dict), *dir(set)}.difference(
     dir(tuple), dir(MappingProxyType), dir(frozenset)
 )
-# With these, code may change any name.
+# Code that uses one of these may change any name.
 ANYTHING = {"exec", "setattr", "delattr", "globals", "locals", "vars", "__dict__"}
 DOTTED = re.compile(r"[^\W\d]\w*(?:\.\w+)*")
 NOT_IN_WORKERS = {"__name__ == '__main__'", "TYPE_CHECKING", "typing.TYPE_CHECKING"}
 OF_PROPERTIES = ".setter", ".getter", ".deleter"
 ALL = "*"  # stands for all names of a module
 
-Dependency = tuple[str, str]  # a module, and a name in it ("" for its import)
+Dependency = tuple[str, str]  # a module, and a name in it ("" for the import of the module alone)
 Binding = tuple[str, ast.AST | None]  # a name, and the node of its value, if that is clear
 
 
 class File:
-    """The source of a module. It is shared, and must not be changed.
+    """The parsed source of a module. It is shared, and must not be changed.
 
     Attributes
     ----------
     name, path, package : str
-        The module, its file, and the package that its relative imports begin at.
+        The module, its file, and the package at which its relative imports begin.
     folder : str or None
-        The folder of a package.
+        The folder, if the module is a package, otherwise None.
     stamp : Stamp
         The version of the file.
     statements : list of ast.stmt
@@ -68,17 +68,17 @@ class File:
 
     @cached_property
     def named(self) -> Mapping[str, list[ast.stmt]]:
-        """The statements that only define a name."""
+        """The statements that only define a name, by name."""
         return _grouped((name, x) for x in self.statements for name in bound_by(x))
 
     @cached_property
     def targets(self) -> Mapping[str, list[str]]:
-        """The targets that imports bind a name to, also within functions."""
+        """The targets of imports, also of those within functions, by the name that they bind."""
         return _grouped(imports_in(statements_in(self.statements), self.package))
 
     @cached_property
     def lines(self) -> Mapping[str, list[int]]:
-        """The lines that bind each name that is bound more than once. Their order counts."""
+        """The lines that bind a name, for each name bound more than once. Their order counts."""
         found = defaultdict[str, list[int]](list)
         for statement in self.statements:
             imported = imports_in(run_by_import(statement), self.package)
@@ -103,9 +103,9 @@ class File:
         return name in self.named or name in self.targets
 
     def full_names(self, called: ast.expr) -> list[str]:
-        """Return the full name of a call or base, such as ``functools.cache`` or ``property``.
+        """Return the full names of a call or base, such as ``functools.cache`` or ``property``.
 
-        Return None if the file itself defines the name.
+        There are none if the file itself defines the name.
         """
         while isinstance(called, ast.Call | ast.Subscript):  # a decorator with options, Generic[T]
             called = called.func if isinstance(called, ast.Call) else called.value
@@ -115,16 +115,16 @@ class File:
         return [f"{target}.{rest}".rstrip(".") for target in self.targets.get(name, [])]
 
     def leads_to(self, dotted: str) -> list[Dependency]:
-        """Return the target of a name that an import binds, with its attributes."""
+        """Return the targets, with attributes, of a name that imports bind."""
         name, _, rest = dotted.partition(".")
         return [dependency_on(target, rest) for target in self.targets.get(name, [])]
 
 
-parsed_file = lru_cache(256)(File)  # because each call asks again
+parsed_file = lru_cache(256)(File)  # because each call needs the files again
 
 
 def parsed(source: bytes) -> ast.Module:
-    """Return the syntax tree of a file, without docstrings unless it reads them."""
+    """Parse a file, and remove docstrings unless the file reads ``__doc__``."""
     for left in (2, 1, 0):
         try:
             tree = ast.parse(source)
@@ -160,7 +160,7 @@ def statements_in(statements: Iterable[ast.AST]) -> Iterator[ast.AST]:
 
 
 def run_by_import(statement: ast.AST) -> Iterator[ast.AST]:
-    """Yield the parts of a statement that run at the import, all but bodies of functions."""
+    """Yield the parts of a statement that run at the import: all but the bodies of functions."""
     todo = [statement]
     while todo:
         yield (each := todo.pop())
@@ -174,7 +174,7 @@ def run_by_import(statement: ast.AST) -> Iterator[ast.AST]:
 
 
 def bindings_in(statement: ast.stmt) -> Iterator[Binding]:
-    """Yield the names that a statement binds, and the nodes of their values, if clear."""
+    """Yield the names that a statement binds, with the nodes of their values if these are clear."""
     match statement:
         case ast.ClassDef(name=name) | ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
             yield name, statement
@@ -219,12 +219,12 @@ def _bound_in(part: ast.AST) -> Iterator[Binding]:
 
 
 def bound_by(statement: ast.stmt) -> set[str]:
-    """Return the names that a statement of a module binds, if it only defines names."""
+    """Return the names that a statement binds, empty if it does more than define names."""
     if isinstance(statement, ASSIGNMENTS):
         for node in ast.walk(statement):
             match node:
                 case ast.Attribute(ctx=ast.Store()) | ast.Subscript(ctx=ast.Store()):
-                    return set()  # it changes something else
+                    return set()  # the statement changes something else
     elif not isinstance(statement, DEFINITIONS):
         return set()
     return {name for name, _ in bindings_in(statement)}
@@ -236,7 +236,7 @@ def bound_by(statement: ast.stmt) -> set[str]:
 def imports_in(parts: Iterable[ast.AST], package: str) -> Iterator[tuple[str, str]]:
     """Yield the names that imports bind, and their targets, such as ``module.name``.
 
-    The name is ``*`` for all names of a module, and empty for a module that is imported only.
+    The name is ``*`` for all names of a module, and empty for a module whose import binds no name.
     """
     for part in parts:
         if isinstance(part, ast.Import):
@@ -252,7 +252,7 @@ def imports_in(parts: Iterable[ast.AST], package: str) -> Iterator[tuple[str, st
 
 
 def dependency_on(target: str, rest: str = "") -> Dependency:
-    """Return the object that an import binds, or its attributes, as a dependency."""
+    """Return the object that an import binds, or an attribute of it, as a dependency."""
     module, _, name = target.rpartition(".")
     return (module, f"{name}.{rest}".rstrip(".")) if module else (target, rest or ALL)
 
@@ -274,12 +274,12 @@ def uses_in(node: ast.AST) -> Iterator[str]:
 
 
 def names_in(node: ast.AST) -> list[ast.Name]:
-    """Return the names in code, without their attributes."""
+    """Return the nodes of names in code, without their attributes."""
     return [each for each in ast.walk(node) if isinstance(each, ast.Name)]
 
 
 def dotted_name(node: ast.AST) -> str:
-    """Return a name that is used with its attributes, or "" for other code."""
+    """Return a name with its attributes, or "" for a node that is not such a name."""
     match node:
         case ast.Name(id=name, ctx=ast.Load() | ast.Del()):
             return name
@@ -294,7 +294,7 @@ def dotted_name(node: ast.AST) -> str:
 def changed_by(statements: Iterable[ast.stmt]) -> set[str]:
     """Return the names of globals, attributes and other objects that code changes.
 
-    The names may be attributes of any object except ``self``.
+    Attributes of any object except ``self`` are included.
     """
     changed = set[str]()
     for statement in statements:

@@ -9,7 +9,7 @@ system has a folder with the modules below, and the folder of the present system
         sections     memory that several processes map
         files        reading and writing at an offset, renaming, flushing, the space on a disk
         locks        locks between processes, released if their holder dies
-    macos/library functions of the system's library that Python and psutil lack
+    macos/library    functions of the system's library that Python and psutil lack
     windows/handles  handles, and the system's functions on them
     windows/starting the start of a worker in a job
 

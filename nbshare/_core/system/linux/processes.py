@@ -5,10 +5,11 @@ Containers, batch systems and systemd slices limit a process by control groups (
 The system calls that workers need are tried once, before the first worker starts:
 
 ===========================  ============================  ========================================
-system call                  purpose if it is missing or refused ===========================
-============================  ======================================== eventfd, epoll_create1
-waking up                     an error that names it pipe2                        prints, the
-owner's end       likewise socketpair, sendmsg          messages with descriptors     likewise
+system call                  purpose                       if it is missing or refused
+===========================  ============================  ========================================
+eventfd, epoll_create1       waking up                     an error that names it
+pipe2                        prints, the owner's end       likewise
+socketpair, sendmsg          messages with descriptors     likewise
 pidfd_open                   awaiting deaths               the end of the worker's channel
 fcntl(O_ASYNC, F_SETSIG)     the end of orphans            a thread with the owner's pidfd, and the
                                                            channel's end

@@ -13,9 +13,10 @@ Processes such as the readers of a queue request memory by name.
 
 ::
 
-    receiver                                        sender of a reference connect to the socket of
-    its number  ────────►  accept, in a thread number and name of a descriptor      ────────►  does
-    the number still have that name? descriptor ◄──────── send the descriptor, or none
+    receiver                                        sender of a reference
+    connect to the socket of its number  ────────►  accept, in a thread
+    number and name of a descriptor      ────────►  is the name still the same?
+    descriptor                           ◄────────  send the descriptor, or none
 """
 
 from __future__ import annotations
