@@ -36,59 +36,19 @@ an `Exception`, so that ``except Exception`` in a cell does not swallow an inter
 Tutorial 4, "When things go wrong", shows how to handle each.
 """
 
-from __future__ import annotations
-
-import _thread
-import pickle
-import sys
-import threading
-import warnings
-from collections.abc import Iterable
-from types import FrameType
-from typing import TYPE_CHECKING, Any
+import pickle as _pickle
+import typing as _typing
 
 from nbshare._core.base_error import NbshareError as NbshareError
 
-if TYPE_CHECKING:
+if _typing.TYPE_CHECKING:
     from nbshare._core.died import WorkerDiedError as WorkerDiedError
 
 
-def noted(error: BaseException, note: str) -> bool:
-    """Add a note to an error. Return False if its class refuses it, as a frozen dataclass does."""
-    try:
-        error.add_note(note)
-    except Exception:  # noqa: BLE001 - whatever its class does
-        return False
-    return True
-
-
-def without_frames(error: BaseException) -> BaseException:
-    """Remove the tracebacks of an error and of its causes. Return the error.
-
-    A frame keeps its variables alive, and forms a reference cycle if one of them is the error.
-    """
-    known = BaseException.__dict__  # because the error's class may override these names
-    before: BaseException | None = error
-    while before is not None:
-        BaseException.with_traceback(before, None)
-        cause, context = (known[name].__get__(before) for name in ("__cause__", "__context__"))
-        before = context if cause is None else cause
-    return error
-
-
-def is_interrupt(error: BaseException) -> bool:
-    """Whether an error is the user's interrupt, which arrives in the main thread only.
-
-    In other threads a KeyboardInterrupt was raised by the user's code.
-    """
-    is_main = _thread.get_ident() == threading.main_thread().ident
-    return is_main and issubclass(type(error), KeyboardInterrupt)  # its __class__ may raise
-
-
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     # Late, because importing its base class takes a third of the time of `import nbshare`.
     if name != "WorkerDiedError":
-        if name[0] == "_":  # Python reads some during the imports below
+        if name[0] == "_":  # Python reads some names during imports
             raise AttributeError(name)
         from nbshare._core.names import no_attribute
 
@@ -107,7 +67,7 @@ class NotBuiltYetError(NbshareError, NotImplementedError):
     """
 
 
-class UnsendableError(NbshareError, TypeError, pickle.PicklingError):
+class UnsendableError(NbshareError, TypeError, _pickle.PicklingError):
     """A function, item, shared object or result cannot be sent to another process.
 
     Raised before any worker starts, if possible. The message names the part that cannot be pickled.
@@ -284,50 +244,3 @@ __all__ = sorted(
 
 def __dir__() -> list[str]:
     return __all__  # for completion, the public names
-
-
-def warn_at_most(
-    message: str, category: type[Warning], line: tuple[str, int] | None = None
-) -> None:
-    """Issue a warning each time. If a filter turns it into an error, print it and continue."""
-    try:
-        warnings.warn_explicit(message, category, *(line or users_line()))
-    except category:
-        sys.stderr.write(f"{category.__name__}: {message}\n")
-
-
-def warn(message: str, category: type[Warning]) -> None:
-    """Issue a warning that points to the user's line that called nbshare."""
-    level, frame = 2, sys._getframe(1)  # level 1 is this line
-    while frame.f_back is not None and is_ours(frame):
-        level, frame = level + 1, frame.f_back
-    warnings.warn(message, category, stacklevel=level)
-
-
-def users_line() -> tuple[str, int]:
-    """Return the file and the line number of the user's call of nbshare."""
-    frame = sys._getframe(1)
-    while frame.f_back is not None and is_ours(frame):
-        frame = frame.f_back
-    return frame.f_code.co_filename, frame.f_lineno
-
-
-def is_ours(frame: FrameType) -> bool:
-    """Whether a frame belongs to nbshare's own code."""
-    return str(frame.f_globals.get("__name__", "")).partition(".")[0] == __package__
-
-
-def cut(text: str, n: int = 200) -> str:
-    """Shorten a text to `n` characters for a message, because the repr of an item may be huge."""
-    return text if len(text) <= n else text[:n] + "…"
-
-
-def counted(n: int, thing: str) -> str:
-    """Return a number and a noun, in the plural unless the number is 1."""
-    return f"{n} {thing}" if n == 1 else f"{n} {thing}s"
-
-
-def one_of(values: Iterable[object]) -> str:
-    """Return the reprs of two or more values, the last one after "or"."""
-    *others, last = map(repr, values)
-    return f"{', '.join(others)} or {last}"

@@ -9,11 +9,12 @@ from itertools import islice
 from typing import Any
 
 from nbshare._core.engine.request import has_rows
+from nbshare._core.messages import cut, is_interrupt, warn
 from nbshare._core.shapes.shaped import ShapedItems
 from nbshare._core.shapes.tables import gives_pairs
 from nbshare._core.wire.failures import raised_by_source
 from nbshare._core.wire.kept import kept_items
-from nbshare.errors import LengthsWarning, cut, is_interrupt, warn
+from nbshare.errors import LengthsWarning
 
 
 def check_iterable(iterable: Any) -> None:

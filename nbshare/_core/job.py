@@ -25,6 +25,7 @@ from nbshare._core.functions.called import check_called
 from nbshare._core.functions.reference import label_of
 from nbshare._core.html_tables import StatsTable
 from nbshare._core.interrupts import cancelled_by_interrupt
+from nbshare._core.messages import warn
 from nbshare._core.shapes.shaped import ShapedItems
 from nbshare._core.tracebacks import (
     Failed,
@@ -38,13 +39,7 @@ from nbshare._core.wire import running_items
 from nbshare._core.wire.board import NUMPY, PYTHON
 from nbshare._core.wire.failures import this_process
 from nbshare._core.wire.orders import generator
-from nbshare.errors import (
-    MapInterrupted,
-    PartialResultWarning,
-    TaskError,
-    UnseededWarning,
-    warn,
-)
+from nbshare.errors import MapInterrupted, PartialResultWarning, TaskError, UnseededWarning
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar  # type checkers know it, also where it is not installed

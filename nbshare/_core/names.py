@@ -6,8 +6,8 @@ import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from nbshare._core.messages import counted
 from nbshare._core.tracebacks import shown_shortly
-from nbshare.errors import counted
 
 # Options of other libraries, and their replacements in nbshare.
 _OPTIONS = {

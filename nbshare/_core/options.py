@@ -24,6 +24,7 @@ from nbshare._core.functions.reference import (
 from nbshare._core.interrupts import refuse_patched_modules
 from nbshare._core.iterables import check_iterable, items_of, warn_of_lengths
 from nbshare._core.memory import can_share, need_shared
+from nbshare._core.messages import cut
 from nbshare._core.notebook.live_plot import Plot
 from nbshare._core.notebook.prints import Printer
 from nbshare._core.shapes.kinds import shaped_among
@@ -34,7 +35,6 @@ from nbshare._core.wire import is_worker, runs_items
 from nbshare._core.wire.context import current_context
 from nbshare._core.wire.folding import Fold, in_blocks
 from nbshare._core.wire.orders import Policy
-from nbshare.errors import cut
 
 record_imports()
 

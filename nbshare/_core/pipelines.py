@@ -20,6 +20,7 @@ from nbshare._core.functions.annotations import signature_of
 from nbshare._core.functions.reference import label_of, needed_by, resolve
 from nbshare._core.html_tables import StatsTable
 from nbshare._core.memory import file_of, segment_of
+from nbshare._core.messages import counted
 from nbshare._core.names import refuse_others
 from nbshare._core.notebook import check_display
 from nbshare._core.notebook.live_plot import Plot
@@ -33,7 +34,6 @@ from nbshare._core.running import run_and_draw
 from nbshare._core.tracebacks import Failed, shown_from_the_call
 from nbshare._core.wire import is_worker
 from nbshare._core.wire.orders import Stage
-from nbshare.errors import counted
 
 WORKERS = ("max_workers", "n_jobs", "processes", "num_workers", "n_workers", "num_cpus")
 INSTEAD = {

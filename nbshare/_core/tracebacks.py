@@ -11,7 +11,8 @@ from collections.abc import Callable
 from types import FunctionType, TracebackType
 from typing import Any, NamedTuple, Never, ParamSpec, TypeVar
 
-from nbshare.errors import NbshareError, is_ours
+from nbshare._core.messages import is_ours
+from nbshare.errors import NbshareError
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -51,7 +51,8 @@ from nbshare._core.functions.pickling import (
     value_pickler,
 )
 from nbshare._core.memory import Mode
-from nbshare.errors import UnsendableError, cut, is_interrupt
+from nbshare._core.messages import cut, is_interrupt
+from nbshare.errors import UnsendableError
 
 IN_BAND = 4096  # bytes. A smaller array is cheaper to copy into the pickle than to refer to
 LEAST_BLOCKS = 32  # number of blocks below which items are pickled one by one

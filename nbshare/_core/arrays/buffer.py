@@ -16,8 +16,8 @@ from nbshare._core.arrays.create import Shape, checked_form, checked_int
 from nbshare._core.arrays.lock import SharedLock
 from nbshare._core.arrays.shared_array import SharedArray, shared_view
 from nbshare._core.memory import ALIGNMENT, Segment, View, aligned
+from nbshare._core.messages import counted
 from nbshare._core.tracebacks import shown_from_its_calls
-from nbshare.errors import counted
 
 Layout = Mapping[str, tuple[Shape, npt.DTypeLike]]
 

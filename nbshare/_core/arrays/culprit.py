@@ -15,7 +15,7 @@ from nbshare._core.arrays.by_reference import PLAIN, ByReference
 from nbshare._core.arrays.remedies import OTHERS, remedy_for
 from nbshare._core.functions.modules import is_module
 from nbshare._core.functions.pickling import dumps_apart, sent_variables
-from nbshare.errors import is_interrupt
+from nbshare._core.messages import is_interrupt
 
 _MAX_DEPTH = 6  # length of a path. For deeper parts, the object at this depth is named
 _MAX_PARTS = 1000  # number of parts of a container that are tried

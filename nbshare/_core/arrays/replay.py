@@ -10,7 +10,7 @@ from traceback import walk_tb
 from typing import Any
 
 from nbshare._core.arrays.remedies import OTHERS, remedy_for
-from nbshare.errors import noted
+from nbshare._core.messages import noted
 
 # The opcodes that call a constructor, and its place on the stack.
 _CALLS = {pickle.REDUCE: -2, pickle.NEWOBJ: -2, pickle.NEWOBJ_EX: -3}

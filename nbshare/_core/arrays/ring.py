@@ -20,9 +20,10 @@ from nbshare._core.arrays.ring_waiting import USE_WITH, Monitor, SlotLease
 from nbshare._core.arrays.shared_array import SharedArray
 from nbshare._core.interrupts import uninterrupted
 from nbshare._core.memory import need_shared
+from nbshare._core.messages import counted, cut
 from nbshare._core.system import waiting
 from nbshare._core.tracebacks import shown_from_its_calls
-from nbshare.errors import RingClosedError, counted, cut
+from nbshare.errors import RingClosedError
 
 OnDeath = Literal["reclaim", "leave"]
 

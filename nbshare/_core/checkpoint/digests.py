@@ -29,7 +29,8 @@ from nbshare._core.checkpoint.foreign import parts_in
 from nbshare._core.functions.annotations import OF_ANNOTATIONS, parts_of
 from nbshare._core.functions.modules import find_named
 from nbshare._core.functions.pickling import TOO_DEEP, is_by_value
-from nbshare.errors import CheckpointError, cut
+from nbshare._core.messages import cut
+from nbshare.errors import CheckpointError
 
 SIZE = 16  # bytes
 MOST_SHOWN = 60  # characters of the path to a part in a message

@@ -31,13 +31,14 @@ from nbshare._core.engine.call import Call, Keeper
 from nbshare._core.engine.outputs import Medium, Output
 from nbshare._core.engine.request import Request, tiles_of
 from nbshare._core.functions.freshness import own_modules, stamp_of
+from nbshare._core.messages import counted, noted, users_line, warn_at_most
 from nbshare._core.store.pages import FAILED, IN_LOG, IN_OUTPUT, Page
 from nbshare._core.store.reading import STORED, copy_rows
 from nbshare._core.store.rows import FilePlace, RowNumbers, RowWriter, TransferSource, index_of
 from nbshare._core.store.specs import ASK, KIND_OF, OutputSpec
 from nbshare._core.wire.board import KIND
 from nbshare._core.wire.failures import describe
-from nbshare.errors import CheckpointWarning, counted, noted, users_line, warn_at_most
+from nbshare.errors import CheckpointWarning
 
 SAVE_S = 0.5  # interval of checks for new results
 PAUSE_S = 5.0  # pause before the next attempt on a disk that is full or fails

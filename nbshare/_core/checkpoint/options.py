@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from typing import Literal
 
+from nbshare._core.messages import one_of
 from nbshare._core.tracebacks import shown_from_its_calls
-from nbshare.errors import one_of
 
 __all__ = ["Checkpoint"]
 

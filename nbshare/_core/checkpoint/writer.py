@@ -17,10 +17,11 @@ from pathlib import Path
 from typing import Any, Literal, cast
 
 from nbshare._core.memory import disk
+from nbshare._core.messages import warn
 from nbshare._core.store import files
 from nbshare._core.system import Descriptor, locks, processes
 from nbshare._core.system import files as system_files
-from nbshare.errors import CheckpointInUseError, CheckpointWarning, warn
+from nbshare.errors import CheckpointInUseError, CheckpointWarning
 
 # A single run; a process that shares a run, and writes to a part; or such a process that begins the
 # run or merges its parts.

@@ -29,6 +29,7 @@ from nbshare._core.engine.process import WorkerProcess
 from nbshare._core.engine.workers import WorkerPool
 from nbshare._core.functions.freshness import Stamp
 from nbshare._core.memory import Segment
+from nbshare._core.messages import without_frames
 from nbshare._core.store.pages import ATTEMPTS, SUSPECT
 from nbshare._core.store.specs import OutputSpec
 from nbshare._core.system import locks, processes
@@ -81,7 +82,7 @@ class Calls:
         try:
             call.code = self._pool.renew_if_stale(call, is_in_use=bool(self.running))
         except Exception as error:  # noqa: BLE001 - the call fails, not this thread
-            call.note_failure(errors.without_frames(error))
+            call.note_failure(without_frames(error))
             call.finish(is_whole=False)
             return
         self.running[call.id] = call
@@ -156,7 +157,7 @@ class Calls:
                 self._assign(call, number)
         except Exception as error:  # noqa: BLE001 - the call fails, and this thread continues
             if not call.workers:  # otherwise its workers continue
-                self.fail(call, errors.without_frames(error))
+                self.fail(call, without_frames(error))
 
     def _may_assign(self, call: Call, number: int) -> bool:
         """Return whether a call may use the worker of a number now."""
@@ -271,7 +272,7 @@ class Calls:
             else:
                 answer, segments = call.results.output.place_for(wanted)
         except Exception as error:  # noqa: BLE001 - the call fails, such as for lack of memory
-            self.fail(call, errors.without_frames(error))
+            self.fail(call, without_frames(error))
             return
         worker.lend(*segments)
         try:

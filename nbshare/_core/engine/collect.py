@@ -12,9 +12,10 @@ import numpy.typing as npt
 
 from nbshare._core.arrays.by_reference import is_masked
 from nbshare._core.arrays.create import empty
+from nbshare._core.messages import warn
 from nbshare._core.shapes.shaped import survives
 from nbshare._core.store.specs import OutputSpec, spec_for
-from nbshare.errors import MixedResultsWarning, warn
+from nbshare.errors import MixedResultsWarning
 
 BLOCK_NBYTES = 1 << 20  # bytes of the values that are copied and compared together
 

@@ -20,13 +20,13 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Literal, NamedTuple
 
-from nbshare import errors
 from nbshare._core.engine.call import Call, Engine
 from nbshare._core.engine.calls import Calls
 from nbshare._core.engine.events import Events
 from nbshare._core.engine.prints import PrintPipes
 from nbshare._core.engine.process import WorkerProcess, WorkerStarter, WorkerState
 from nbshare._core.engine.workers import WorkerPool
+from nbshare._core.messages import without_frames
 from nbshare._core.system import locks
 from nbshare._core.wire.board import busy_since
 
@@ -172,7 +172,7 @@ class Dispatcher(Engine):
             while not self.is_closed:
                 self._turn()
         except BaseException as error:  # noqa: BLE001 - or other threads would wait forever
-            self._error = errors.without_frames(error)
+            self._error = without_frames(error)
         finally:
             self.is_closed = True
             try:

@@ -17,6 +17,7 @@ import numpy.typing as npt
 from nbshare._core.engine.call import Call
 from nbshare._core.engine.stats import WorkerActivity
 from nbshare._core.interrupts import start_thread, uninterrupted
+from nbshare._core.messages import is_interrupt
 from nbshare._core.wire.failures import name_of_item
 from nbshare._core.wire.folding import (
     FoldBlock,
@@ -28,7 +29,6 @@ from nbshare._core.wire.folding import (
     start_of,
 )
 from nbshare._core.wire.kept import kept_result
-from nbshare.errors import is_interrupt
 
 
 class Reduction:

@@ -39,6 +39,7 @@ from nbshare._core.engine.call import Call, Engine
 from nbshare._core.functions.freshness import ImportLog
 from nbshare._core.interrupts import start_thread, uninterrupted
 from nbshare._core.memory import Mode, Segment, View
+from nbshare._core.messages import is_interrupt, noted, without_frames
 from nbshare._core.store.logs import LogKey
 from nbshare._core.store.rows import Decided
 from nbshare._core.store.specs import OutputSpec
@@ -48,7 +49,6 @@ from nbshare._core.wire.settings import apply
 from nbshare._core.worker.process import inputs_of
 from nbshare._core.worker.state import initializing_anew, leave
 from nbshare._core.worker.work import Caller, Work
-from nbshare.errors import is_interrupt, noted, without_frames
 
 PAUSE_S = 1e-3  # a thread's interval of checks for items
 

@@ -14,6 +14,7 @@ from nbshare import errors
 from nbshare._core.engine.dispatcher import Dispatcher
 from nbshare._core.interrupts import refuse_patched_modules
 from nbshare._core.memory import need_shared, pool, slab
+from nbshare._core.messages import without_frames
 from nbshare._core.system import processes
 from nbshare._core.tracebacks import shown_from_the_call
 
@@ -77,7 +78,7 @@ def _live(outcomes: SimpleQueue[Dispatcher | BaseException]) -> None:
                 _dispatcher = new = Dispatcher()
             outcomes.put(_dispatcher)
         except BaseException as error:  # noqa: BLE001 - for the waiting thread
-            outcomes.put(errors.without_frames(error))  # frames hold descriptors
+            outcomes.put(without_frames(error))  # frames hold descriptors
     if new is not None:
         new.run()
 

@@ -20,11 +20,11 @@ import numpy as np
 
 from nbshare._core.engine.call import Call, Supply
 from nbshare._core.interrupts import start_thread
+from nbshare._core.messages import is_interrupt
 from nbshare._core.system import waiting
 from nbshare._core.wire.board import N_ITEMS, WORKED
 from nbshare._core.wire.failures import raised_by_source
 from nbshare._core.wire.orders import nbytes_of
-from nbshare.errors import is_interrupt
 
 MOST_ITEMS = 1 << 14  # at a time
 MOST_BYTES = 32 << 20  # limit of arrays and strings, at a time and read ahead

@@ -7,7 +7,7 @@ from typing import Any
 
 from nbshare._core.functions.annotations import signature_of, text_of
 from nbshare._core.functions.reference import label_of, refuse_async
-from nbshare.errors import cut
+from nbshare._core.messages import cut
 
 # Second parameters of functions that take all results, such as numpy.sum, torch.max, sum and
 # sorted.

@@ -44,7 +44,8 @@ from nbshare._core.functions.modules import (
     variables_of,
 )
 from nbshare._core.functions.namespaces import SentVariables, shared_state
-from nbshare.errors import UnsendableError, noted
+from nbshare._core.messages import noted
+from nbshare.errors import UnsendableError
 
 
 def dumps(value: Any) -> bytes:

@@ -48,13 +48,14 @@ from nbshare._core.hosts.protocol import (
 )
 from nbshare._core.hosts.travel import library, running, traveller
 from nbshare._core.memory import handle_of
+from nbshare._core.messages import noted, without_frames
 from nbshare._core.store.pages import ATTEMPTS
 from nbshare._core.store.rows import runs_of
 from nbshare._core.system import SYSTEM
 from nbshare._core.wire.board import ITEM, ITEM_STOP, NO_ITEM, SINCE, Claims
 from nbshare._core.wire.orders import Sources
 from nbshare._core.wire.settings import portable
-from nbshare.errors import WorkerDiedError, noted, without_frames
+from nbshare.errors import WorkerDiedError
 
 BLOCK_S = 0.5  # of work in a block
 BLOCKS_PER_S = 150  # for all workers together. Client and scheduler manage about 250

@@ -40,8 +40,9 @@ from functools import cache
 from typing import NamedTuple, TypeAlias
 
 from nbshare._core.memory import budget
+from nbshare._core.messages import warn
 from nbshare._core.system import SYSTEM, Descriptor, files, sections
-from nbshare.errors import NotBuiltYetError, OutOfMemoryError, warn
+from nbshare.errors import NotBuiltYetError, OutOfMemoryError
 
 SETTING = "NBSHARE_MEMORY"
 

@@ -45,11 +45,12 @@ from typing import Any, Protocol
 
 from nbshare._core.interrupts import start_thread
 from nbshare._core.job import Job
+from nbshare._core.messages import users_line, warn_at_most
 from nbshare._core.notebook.environment import KernelOutput, cell_number, is_static, surroundings
 from nbshare._core.notebook.live_plot import CannotDrawError, LivePlot, as_plots
 from nbshare._core.tracebacks import users_frames
 from nbshare._core.wire import is_worker
-from nbshare.errors import DisplayWarning, users_line, warn_at_most
+from nbshare.errors import DisplayWarning
 
 NEVER_S = 3600.0  # "no need to call again soon", as a number that a wait accepts
 

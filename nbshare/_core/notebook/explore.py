@@ -30,6 +30,7 @@ import numpy.typing as npt
 
 from nbshare._core.interrupts import import_whole, start_thread
 from nbshare._core.job import Job
+from nbshare._core.messages import warn
 from nbshare._core.notebook.environment import (
     JUPYTER,
     cell_id,
@@ -41,7 +42,7 @@ from nbshare._core.notebook.environment import (
 from nbshare._core.notebook.live_plot import LivePlot
 from nbshare._core.notebook.page import POINTER
 from nbshare._core.tracebacks import shown_from_the_call
-from nbshare.errors import DisplayWarning, warn
+from nbshare.errors import DisplayWarning
 
 if TYPE_CHECKING:
     from nbshare._core.notebook.figure import Frame

@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from nbshare._core.functions.called import check_called
+from nbshare._core.messages import one_of
 from nbshare._core.tracebacks import shown_from_its_calls
-from nbshare.errors import one_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -21,6 +21,7 @@ from nbshare._core.engine.stats import WorkerActivity
 from nbshare._core.html_tables import html_table
 from nbshare._core.job import Job
 from nbshare._core.memory.budget import rounded
+from nbshare._core.messages import counted, cut
 from nbshare._core.notebook import page
 from nbshare._core.notebook.bar import (
     LIVE,
@@ -31,7 +32,6 @@ from nbshare._core.notebook.bar import (
     stage_lines,
 )
 from nbshare._core.notebook.environment import is_static, kernel_output
-from nbshare.errors import counted, cut
 
 _INTERVAL_S = 1 / 3
 _MAX_FAILURES = 10  # most failures that are listed

@@ -36,6 +36,7 @@ from nbshare._core.interpreter import command
 from nbshare._core.job import Job
 from nbshare._core.memory import file_of
 from nbshare._core.memory.disk import open_own, write_all
+from nbshare._core.messages import warn_at_most
 from nbshare._core.notebook import check_display
 from nbshare._core.notebook.environment import surroundings
 from nbshare._core.notebook.live_plot import LivePlot, as_plots
@@ -59,7 +60,6 @@ from nbshare.errors import (
     TaskError,
     UnsendableError,
     WorkerDiedError,
-    warn_at_most,
 )
 
 __all__ = ["CALL_FILE", "CALL_START", "AttachedRun", "attach", "begin", "check_call", "keep_plot"]

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from nbshare._core.arrays.by_reference import is_masked
-from nbshare.errors import cut
+from nbshare._core.messages import cut
 
 
 class ShapedItems(Sequence[Any]):

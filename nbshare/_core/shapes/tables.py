@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 
 from nbshare._core.functions.reference import bind_arguments, label_of, needed_by
+from nbshare._core.messages import noted, warn
 from nbshare._core.shapes.shaped import Adapted, ShapedItems, is_single, users_function, with_gaps
 from nbshare._core.source.bytecode import uses_of
 from nbshare._core.tracebacks import shown_from_the_call
-from nbshare.errors import noted, warn
 
 
 @shown_from_the_call

@@ -15,9 +15,10 @@ from nbshare._core.arrays.create import checked_int, empty
 from nbshare._core.arrays.inputs import ArrayReference, Inputs, reference_to
 from nbshare._core.functions.reference import bind_arguments
 from nbshare._core.memory import Segment, View, file_of, segment_of
+from nbshare._core.messages import one_of, warn
 from nbshare._core.shapes.shaped import Adapted, ShapedItems, survives, users_function
 from nbshare._core.tracebacks import shown_from_the_call
-from nbshare.errors import MixedResultsWarning, one_of, warn
+from nbshare.errors import MixedResultsWarning
 
 EDGES = "shrink", "reflect", "symmetric", "edge", "constant"
 MOST_AXES = 4

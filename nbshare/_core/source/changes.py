@@ -32,6 +32,7 @@ from nbshare._core.functions.imports import FreshLoader
 from nbshare._core.functions.installed import is_installed
 from nbshare._core.functions.modules import MAINS, is_module, loader_of, own_files, variables_of
 from nbshare._core.functions.pickling import codes_in, is_by_value
+from nbshare._core.messages import warn
 from nbshare._core.source.definitions import (
     ABSENT,
     CONTAINERS,
@@ -41,7 +42,6 @@ from nbshare._core.source.definitions import (
     parts_of,
 )
 from nbshare._core.source.file import ANYTHING, File, parsed_file
-from nbshare.errors import warn
 
 MOST_OF_FILE = 1 << 18  # largest file that is compared, in bytes. Larger ones are mostly data.
 MOST = 1 << 19  # bytes of all files that a call compares. Parsing them takes 0.2 s

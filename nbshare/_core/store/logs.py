@@ -22,7 +22,8 @@ import numpy as np
 import numpy.typing as npt
 
 from nbshare._core.memory import Segment, View, aligned
-from nbshare.errors import TaskError, is_interrupt
+from nbshare._core.messages import is_interrupt
+from nbshare.errors import TaskError
 
 LogKey = int  # the system's number of the worker's thread << 32, plus the number of the log
 # Log, offset, size in bytes (negative if there are buffers), and place in the batch at this offset.

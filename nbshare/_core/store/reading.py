@@ -15,6 +15,7 @@ import numpy.typing as npt
 from numpy.lib import format as npy
 
 from nbshare._core.memory import disk
+from nbshare._core.messages import warn
 from nbshare._core.store.files import Table, damaged, opened, read_json, size_of
 from nbshare._core.store.logs import LogKey, LogReader, Unloadable
 from nbshare._core.store.pages import IN_LOG, IN_OUTPUT
@@ -31,7 +32,7 @@ from nbshare._core.store.rows import (
 )
 from nbshare._core.store.specs import NUMBERS, OBJECTS, OutputSpec
 from nbshare._core.system import Descriptor
-from nbshare.errors import CheckpointWarning, warn
+from nbshare.errors import CheckpointWarning
 
 MOST_FILES = 1 << 32  # numbers of logs that are files. Keys of logs in memory are larger
 MOST_BYTES = 64 << 20  # bytes of rows that are copied at a time

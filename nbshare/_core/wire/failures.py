@@ -20,10 +20,11 @@ from nbshare import errors
 from nbshare._core.arrays.remedies import IN_SHELL
 from nbshare._core.functions.modules import file_of, loaded, loader_of
 from nbshare._core.functions.pickling import dumps
+from nbshare._core.messages import cut, is_interrupt, is_ours, noted
 from nbshare._core.shapes.shaped import ShapedItems
 from nbshare._core.system import processes
 from nbshare._core.wire import is_worker
-from nbshare.errors import TaskError, TaskTimeoutError, cut, is_interrupt, is_ours, noted
+from nbshare.errors import TaskError, TaskTimeoutError
 
 MAX_PICKLE = 1 << 20  # bytes. A larger exception holds data, and is sent as text
 MAX_ITEM = 60  # characters of an item's repr in a message

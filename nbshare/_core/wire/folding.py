@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from nbshare._core.functions.reference import label_of, with_keywords
+from nbshare._core.messages import is_interrupt, noted
 from nbshare._core.shapes.shaped import ShapedItems
 from nbshare._core.wire.failures import (
     Failure,
@@ -27,7 +28,6 @@ from nbshare._core.wire.failures import (
 )
 from nbshare._core.wire.kept import kept_result
 from nbshare._core.wire.orders import Policy, generator
-from nbshare.errors import is_interrupt, noted
 
 SAME = 64  # number of blocks of each length
 

@@ -28,7 +28,8 @@ import numpy as np
 
 from nbshare._core.arrays.shared_array import SharedArray
 from nbshare._core.functions.pickling import dumps, dumps_apart, note_on_result
-from nbshare.errors import ReusedItemWarning, users_line
+from nbshare._core.messages import users_line
+from nbshare.errors import ReusedItemWarning
 
 # Classes of immutable objects.
 SCALARS: set[type] = {type(None), bool, int, float, complex, str, bytes}

@@ -14,9 +14,9 @@ import numpy as np
 from nbshare._core.arrays.inputs import Itself, Packed
 from nbshare._core.functions.reference import label_of
 from nbshare._core.memory import Mode
+from nbshare._core.messages import cut
 from nbshare._core.wire.failures import safe_repr
 from nbshare._core.wire.kept import kept_result
-from nbshare.errors import cut
 
 if TYPE_CHECKING:
     from nbshare._core.arrays.ring import RingBuffer  # pipelines alone need it

@@ -20,13 +20,13 @@ from typing import Any
 from nbshare._core.arrays.inputs import Inputs
 from nbshare._core.functions.namespaces import Namespaces
 from nbshare._core.functions.reference import label_of
+from nbshare._core.messages import noted
 from nbshare._core.system import processes
 from nbshare._core.wire import settings
 from nbshare._core.wire.context import encoded_environ
 from nbshare._core.wire.orders import Fixed
 from nbshare._core.wire.threads import LibraryThreads, fixed_variables, numbers_in, thread_variables
 from nbshare._core.worker import streams
-from nbshare.errors import noted
 
 _SIGNALS = sorted(map(int, signal.valid_signals()))
 

@@ -17,6 +17,7 @@ from nbshare._core.arrays.inputs import Inputs
 from nbshare._core.functions.freshness import n_executed
 from nbshare._core.functions.reference import with_keywords
 from nbshare._core.memory import Segment
+from nbshare._core.messages import noted
 from nbshare._core.store.logs import LogKey
 from nbshare._core.store.pages import ATTEMPTS
 from nbshare._core.store.rows import Decided
@@ -73,7 +74,6 @@ from nbshare._core.worker.items import (
 )
 from nbshare._core.worker.reports import Reporter
 from nbshare._core.worker.state import initialized, note_imports
-from nbshare.errors import noted
 
 if TYPE_CHECKING:
     from nbshare._core.worker.stages import Column
