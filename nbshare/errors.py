@@ -119,8 +119,9 @@ class RingTimeoutError(NbshareError, TimeoutError):
 class CheckpointError(NbshareError, ValueError):
     """The checkpoint belongs to another call or user, is damaged, or this call cannot have one.
 
-    The message names the difference. Pass another path, or ``checkpoint=Checkpoint(path,
-    if_changed="restart")`` to run changed items again, or ``"accept"`` to keep stored results.
+    The message names the difference. Pass another path, or a `Checkpoint` with
+    ``if_changed="restart"`` to run changed items again, or with ``if_changed="accept"`` to keep
+    stored results.
     """
 
 

@@ -354,7 +354,7 @@ def test_a_host_says_why_it_cannot_run_a_block(threads):
     """Such as that no file there, and so no segment of memory, may be as large as its items."""
     agent = psutil.Process(int(parallel_map(farm.agent_pid, [0], **threads)[0]))
     agent.rlimit(psutil.RLIMIT_FSIZE, (1 << 20, 1 << 20))
-    with pytest.raises(OutOfMemoryError, match="limit on file size") as caught:
+    with pytest.raises(OutOfMemoryError, match="size limit of files") as caught:
         parallel_map(duties.identity, [np.zeros(1 << 18)] * 2, **threads)
     assert "raised by nbshare on host" in caught.value.__notes__[0]
 

@@ -80,8 +80,8 @@ class RingBuffer(ByReference):
     in_order : bool, optional
         If False (default), slots are consumed in the order of their commits. If True, consumers
         receive slot number 0 first, then 1, and so on, in whatever order several producers fill
-        them. A producer sets the number: ``lease = ring.put()`` and, inside ``with lease as
-        slot:``, ``lease.number = 7``. A consumer reads the same attribute. Take the slot before the
+        them. A producer sets the number of ``lease = ring.put()`` as ``lease.number = 7``, inside
+        of ``with lease as slot:``. A consumer reads the same attribute. Take the slot before the
         next number. Otherwise all slots may hold later numbers, and all processes wait forever.
 
     Attributes

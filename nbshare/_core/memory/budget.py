@@ -30,8 +30,8 @@ def check_room(nbytes: int) -> None:
     if nbytes > SHARE * left:
         here = "" if sections.CAN_BE_FILES else "on Linux "
         raise OutOfMemoryError(
-            f"{in_words(nbytes)} of shared memory was requested, but at most "
-            f"{in_words(int(SHARE * left))} can be used on this machine or in its container. Use a "
+            f"{in_words(nbytes)} of shared memory was requested, but at most {SHARE:.0%} of the "
+            f"{in_words(left)} available on this machine or in its container can be used. Use a "
             "smaller dtype, return fewer or smaller results, process the data in parts, or "
             f"{here}set NBSHARE_MEMORY=file:DIRECTORY to keep arrays on disk."
         )

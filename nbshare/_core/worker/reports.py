@@ -82,8 +82,8 @@ def report(fraction: float, text: str = "") -> None:
     thread that runs the item. With ``backend="serial"`` the display is not updated while an item
     runs. In a nested call, the report belongs to an item of the nested call, which has no display.
 
-    To end the item, `report` raises an exception that does not inherit from `Exception`. ``try: ...
-    finally: ...`` and ``with`` clean up as usual. The item counts as not done.
+    To end the item, `report` raises an exception that does not inherit from `Exception`.
+    ``finally`` and ``with`` clean up as usual. The item counts as not done.
     """
     try:
         share = float(fraction)
