@@ -136,9 +136,9 @@ def parallel_map(
         Arrays are read-only in the workers, where a write raises `ValueError`. A SharedArray is not
         copied, and neither is a `numpy.memmap` of 1 MiB or more. Any other object is loaded once in
         each worker. If `func` changes it, only later items of that worker see the change, so
-        results depend on which worker ran which item. To change it, create a copy first (``config =
-        dict(config)``). An item that is, or holds, an object of `func` or of ``shared`` is the same
-        object in the worker (``item is other``), as in a loop.
+        results depend on which worker ran which item. Change a copy instead, such as
+        ``dict(config)``. An item that is, or holds, an object of `func` or of ``shared`` is the
+        same object in the worker (``item is other``), as in a loop.
     seed : int or numpy.random.SeedSequence, optional
         `func` must accept ``rng``. Each call receives a `numpy.random.Generator` (PCG64) seeded
         with ``SeedSequence(seed).spawn(n)[i]`` for item ``i``, so results do not depend on the
