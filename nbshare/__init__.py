@@ -62,7 +62,7 @@ def __getattr__(name: str) -> object:
             raise AttributeError(name)
         import sys
 
-        from nbshare._core.names import no_attribute
+        from nbshare._core.tracebacks import no_attribute
 
         # The import of a name would lose the message of an AttributeError.
         is_import = "importlib" in sys._getframe(1).f_globals.get("__name__", "")

@@ -50,7 +50,7 @@ def __getattr__(name: str) -> object:
     if name != "WorkerDiedError":
         if name[0] == "_":  # Python reads some names during imports
             raise AttributeError(name)
-        from nbshare._core.names import no_attribute
+        from nbshare._core.tracebacks import no_attribute
 
         raise no_attribute(__name__, name, __all__)
     try:

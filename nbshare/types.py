@@ -27,7 +27,7 @@ __all__ = [
 def __getattr__(name: str) -> object:
     if name[0] == "_":
         raise AttributeError(name)
-    from nbshare._core.names import no_attribute  # late, because few calls need it
+    from nbshare._core.tracebacks import no_attribute  # late, because few calls need it
 
     raise no_attribute(__name__, name, __all__)
 

@@ -18,7 +18,7 @@ from nbshare._core.functions.reference import refuse_async
 from nbshare._core.messages import counted
 from nbshare._core.notebook.prints import Printer
 from nbshare._core.options import MapOptions, checked_count, checked_request
-from nbshare._core.tracebacks import shown_from_its_calls
+from nbshare._core.tracebacks import no_attribute, shown_from_its_calls
 from nbshare._core.wire import is_worker
 from nbshare._core.wire.kept import kept_items
 from nbshare._core.wire.orders import Task, run_chunk, run_task
@@ -188,8 +188,6 @@ class Executor(futures.Executor):
         def __getattr__(self, name: str) -> Never:
             if name in _ABSENT:
                 raise AttributeError(f"an nbshare.Executor has no {name}: {_ABSENT[name]}")
-            from nbshare._core.names import no_attribute  # late, as few ask
-
             raise no_attribute("an Executor", name, dir(self))
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> futures.Future[T]:

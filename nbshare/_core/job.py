@@ -29,6 +29,7 @@ from nbshare._core.messages import warn
 from nbshare._core.shapes.shaped import ShapedItems
 from nbshare._core.tracebacks import (
     Failed,
+    no_attribute,
     shown_as,
     shown_from_its_calls,
     shown_from_the_call,
@@ -414,8 +415,6 @@ class Job(Generic[T]):
                 raise AttributeError(
                     "concurrent.futures.wait and as_completed do not accept a Job: use job.wait()"
                 )
-            from nbshare._core.names import no_attribute  # late, because few calls need it
-
             known = [each for each in dir(self) if each[0] != "_" and each != "result"]
             more = "; result() waits for the results, partial() returns the finished ones"
             raise no_attribute("a Job", name, known, more)

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from nbshare._core.messages import counted
-from nbshare._core.tracebacks import shown_shortly
 
 # Options of other libraries, and their replacements in nbshare.
 _OPTIONS = {
@@ -117,20 +116,14 @@ _KINDS = (
 )
 
 
-def no_attribute(
-    owner: str,
-    name: str,
-    known: Iterable[str],
-    more: str = "",
-    kind: type[Exception] = AttributeError,
-) -> BaseException:
-    """Return the error for a missing attribute of a module or object, with a suggestion."""
+def missing(owner: str, name: str, known: Iterable[str], more: str = "") -> str:
+    """Return the message about a missing attribute of a module or object, with a suggestion."""
     text = f"{owner} has no attribute {name!r}"
     if name[0] != "_":  # tools look for many private names
         elsewhere = (x for x, theirs in _ELSEWHERE.items() if x in known and name in theirs.split())
         meant = next(elsewhere, None) or closest(name, known)
         text += f"; did you mean {meant!r}?" if meant else more
-    return shown_shortly(kind(text))
+    return text
 
 
 def refuse_others(

@@ -7,12 +7,12 @@ import functools
 import linecache
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from types import FunctionType, TracebackType
 from typing import Any, NamedTuple, Never, ParamSpec, TypeVar
 
+from nbshare._core.base_error import NbshareError
 from nbshare._core.messages import is_ours
-from nbshare.errors import NbshareError
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -39,6 +39,19 @@ def shown_shortly(error: BaseException) -> BaseException:
         if "IPython" in sys.modules and not hasattr(error, "_render_traceback_"):
             error._render_traceback_ = _render  # type: ignore[attr-defined]
     return error
+
+
+def no_attribute(
+    owner: str,
+    name: str,
+    known: Iterable[str],
+    more: str = "",
+    kind: type[Exception] = AttributeError,
+) -> BaseException:
+    """Return the error for a missing attribute of a module or object, with a suggestion."""
+    from nbshare._core.names import missing  # late, because few calls fail
+
+    return shown_shortly(kind(missing(owner, name, known, more)))
 
 
 def shown_as(error: BaseException, *lines: str) -> None:
@@ -94,8 +107,6 @@ def shown_from_its_calls(cls: type[C]) -> type[C]:
 def _refuse_attribute(self: object, name: str) -> Never:
     if name[0] == "_":  # tools look for many of those
         raise AttributeError(name)
-    from nbshare._core.names import no_attribute
-
     known = [each for each in dir(self) if each[0] != "_"]
     raise no_attribute(f"a {type(self).__name__}", name, known)
 
