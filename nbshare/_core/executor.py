@@ -179,7 +179,7 @@ class Executor(futures.Executor):
     @property
     def _mp_context(self) -> Any:
         """A `multiprocessing` context, from which libraries create locks, queues and managers."""
-        import multiprocessing  # late, as few programs need it
+        import multiprocessing  # late, because few programs need it
 
         return multiprocessing.get_context("spawn")
 

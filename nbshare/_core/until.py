@@ -9,7 +9,7 @@ from typing import Any
 
 from nbshare._core.engine.run import Run
 
-_PAUSE_S = 0.01  # between two calls, at least
+_PAUSE_S = 0.01  # shortest time between two calls
 _SHARE = 0.1  # largest share of the time for the user's function
 
 

@@ -172,7 +172,7 @@ class Inputs:
             unpickler.parts = None  # or a cycle would keep the inputs
             return obj, unpickler
         except Exception as error:
-            from nbshare._core.arrays.replay import name_object  # late, as it is rarely needed
+            from nbshare._core.arrays.replay import name_object  # late, because it is rarely needed
 
             name_object(error, self._bytes(pickled), buffers, parts)
             raise

@@ -38,7 +38,7 @@ def loaded_nbytes(obj: Any, n_pickled: int) -> int:
     """
     nbytes: float = n_pickled  # strings and other contents
     if n_pickled >= LEAST:
-        from random import Random  # late, as it is rarely needed
+        from random import Random  # late, because it is rarely needed
 
         with suppress(Exception):  # a dict may change meanwhile, and classes may do anything
             nbytes += _nbytes(obj, Random(0))  # noqa: S311 - nothing secret

@@ -158,7 +158,9 @@ class SlotLease(Holder):
     monitor : Monitor
         The monitor of the ring.
     event : {FREED, FILLED}
-        The event to wait for: FREED for a producer, FILLED for a consumer. timeout : float Seconds.
+        The event to wait for: FREED for a producer, FILLED for a consumer.
+    timeout : float
+        Seconds.
 
     Attributes
     ----------

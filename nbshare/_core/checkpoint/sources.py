@@ -153,7 +153,7 @@ def _digest_of(statements: list[ast.stmt], more: str = "") -> str:
 
 
 def _lines_of(statements: list[ast.stmt]) -> str:
-    """Return the lines of the last of some statements, in words."""
+    """Return the lines of the last of these statements as text."""
     if not statements:
         return ""
     first, last = statements[-1].lineno, statements[-1].end_lineno

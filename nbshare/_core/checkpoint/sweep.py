@@ -53,7 +53,7 @@ from nbshare.errors import CheckpointInUseError
 SWEEP, CLAIMS, STOP = "sweep.json", "claims", "stop"
 SHARERS_CHECK_S = 0.5  # interval of checks of the other processes
 OPENING_S = 0.05  # interval of checks while another process opens the checkpoint
-LEAST_S, CLAIM_S = 0.05, 1.0  # work in a claim, at least and usually
+LEAST_S, CLAIM_S = 0.05, 1.0  # work in a claim: least, and usual
 OF_AGE = 0.02  # share of the time so far, for larger claims later
 AHEAD_S = 0.1  # work that is left when a process claims more
 FORGETS_S = 1.5  # until a network file system stops showing removed files
@@ -76,7 +76,7 @@ class Sweep(Supply):
         The start of the run, in seconds since 1970.
     """
 
-    _event: waiting.OwnerEvent  # the present call's
+    _event: waiting.OwnerEvent  # of the current call
 
     def __init__(self, options: Checkpoint, request: Request) -> None:
         check_place(options.path)

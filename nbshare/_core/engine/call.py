@@ -171,7 +171,7 @@ class Call(OwnRun):
         self.imported: dict[str, Stamp | None] = {}  # stamps of user files, by path
         self.known_files: set[str] | None = None  # the files that workers may know, None for any
         self.workers: dict[WorkerProcess, int] = {}  # busy, with their slots
-        self.past_slots: list[list[int]] = []  # of workers before the present ones
+        self.past_slots: list[list[int]] = []  # slots of earlier workers
         self.n_replaced = 0  # workers in a row that died before their first item
         self.n_done_at_loss = 0  # items, at the last count
         self.torn_rows: list[int] = []  # items that were running when their worker died
@@ -363,7 +363,7 @@ class Call(OwnRun):
         return n
 
     def close(self, n: int | None = None) -> None:
-        """Declare that the present items, or the first `n`, are the last."""
+        """Declare that no items follow the current ones, or the first `n`."""
         self.board.close(n)
         self.engine.notify(self)
 

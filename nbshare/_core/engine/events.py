@@ -1,4 +1,4 @@
-"""The events of the dispatcher's thread: news on descriptors, and actions from other threads."""
+"""The events of the dispatcher's thread: news from descriptors, and actions from other threads."""
 
 from __future__ import annotations
 

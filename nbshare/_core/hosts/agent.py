@@ -134,7 +134,7 @@ class Agent:
                 call.stop()
 
     def _run(self, sock: socket.socket, number: int, order: Order) -> None:
-        """Receive the inputs of a call, and run a block, unless the cluster repeats its task."""
+        """Receive a call's inputs and run a block, unless the cluster has repeated its task."""
         inputs = order.inputs
         for name in self._held.keys() - set(order.running):
             self._held.pop(name, None)

@@ -217,7 +217,7 @@ class Place:
     def claim(self, name: str) -> str | None:  # noqa: ARG002
         """Record the host on which the block begins, "" if it never will.
 
-        Return an earlier record.
+        If a record exists already, return that one.
         """
         return None
 

@@ -22,7 +22,7 @@ def hosts_for(backend: Any) -> Hosts | None:
     """
     client = variables_of(sys.modules.get("distributed")).get("Client")
     if isinstance(client, type) and isinstance(backend, client):
-        from nbshare._core.hosts.dask import DaskHosts  # late, as each call needs one kind at most
+        from nbshare._core.hosts.dask import DaskHosts  # late, for calls that need it
 
         return DaskHosts(backend)
     if isinstance(backend, str) and (backend == "ray" or backend.startswith("ray://")):

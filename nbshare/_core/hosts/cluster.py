@@ -414,9 +414,9 @@ class Cluster(Engine):
             self._again.append(sent.items)
 
     def _lose(self, number: int, sent: _Sent, cause: BaseException | None) -> None:
-        """Count an attempt of the unfinished items of a lost block.
+        """Count a failed attempt for the unfinished items of a lost block.
 
-        Queue them, or let them fail.
+        Then queue these items again, or let them fail.
         """
         self._forget(number)
         call = self._call

@@ -211,7 +211,7 @@ _current: dict[str, Cell] = {}  # by kind
 def kernel_output(kind: str) -> KernelOutput:
     """Return an output of the running cell in a notebook, for one kind of content."""
     if surroundings() == "marimo":
-        from nbshare._core.notebook import marimo_cells  # late, as it imports marimo
+        from nbshare._core.notebook import marimo_cells  # late, because it imports marimo
 
         return cast("KernelOutput", marimo_cells.take(kind))
     cell = _current.get(kind)

@@ -56,7 +56,7 @@ from nbshare._core.shapes.tiles import Mosaic, Tiles
 # these are as wide as the progress display.
 _ALONE, _PANEL = (760, 440), (380, 300)
 _PANEL_ROW = 210  # height of a row of panels of one plot
-# Of a single image, in pixels: its height, the width of axis and colour bar, and the least width.
+# Pixels of a single image: its height, the width of axis and colour bar, and the smallest width.
 _IMAGE, _AROUND, _LEAST_WIDTH = 370, 160, 440
 _MARGIN = 0.08  # inches
 _TITLE_CHARACTER, _LEAST_TITLE = 7.5, 20  # approximate pixels, and fewest characters in a line

@@ -291,7 +291,7 @@ class Grid(ShapedItems):
         if out.shape[:n] != self.shape:
             raise ValueError(
                 f"out= has shape {out.shape}: for this grid its first {n} axes must have the "
-                f"lengths {self.shape}, the others are the shape of one result"
+                f"lengths {self.shape}, and its other axes the shape of one result"
             )
         flat = out.reshape(len(self), *out.shape[n:])
         if flat.size and not np.may_share_memory(flat, out):  # it is a copy

@@ -113,7 +113,7 @@ def checked_out(out: Any, n_items: int | None) -> Any:
         if n_items not in (None, len(out)):
             raise ValueError(
                 f"out= has shape {out.shape}, but there are {n_items} items: its first axis must "
-                f"have length {n_items}, the others are the shape of one result"
+                f"have length {n_items}, and its other axes the shape of one result"
             )
         return out
     raise ValueError(

@@ -122,7 +122,7 @@ def with_room(action: Callable[[], T]) -> T:
 def raise_limit() -> None:
     """Raise the limit of open files to the hard limit, or as close to it as the system allows."""
     with suppress(ImportError):
-        import resource  # late, as it is not on every system
+        import resource  # late, because it is not on every system
 
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         most, safe = min(hard, MOST), min(hard, SAFE)

@@ -138,7 +138,7 @@ LEAST_FILES = 256  # smallest limit of open files, because a message may contain
 
 def user_in_words(uid: int) -> str:
     """Return the name and the number of a user, or only the number."""
-    import pwd  # late, as few processes need it
+    import pwd  # late, because few processes need it
 
     with suppress(KeyError):
         return f"{pwd.getpwuid(uid).pw_name} (user {uid})"
@@ -221,7 +221,7 @@ _CAN_SCHEDULE = hasattr(os, "sched_getscheduler")  # not on macOS
 
 
 def priority() -> tuple[int, int | None] | None:
-    """Return the niceness and the scheduling policy of this thread, on macOS of this process."""
+    """Return niceness and scheduling policy of this thread (on macOS, of this process)."""
     niceness = os.getpriority(os.PRIO_PROCESS, 0)
     return niceness, os.sched_getscheduler(0) if _CAN_SCHEDULE else None
 

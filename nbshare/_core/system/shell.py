@@ -18,7 +18,7 @@ def words_in(line: str, *, is_windows: bool = IS_WINDOWS) -> list[str]:
     ValueError
         If a quotation is not closed.
     """
-    import shlex  # late, as workers import this module
+    import shlex  # late, because workers import this module
 
     words = shlex.split(line, posix=not is_windows)
     return [_unquoted(word) for word in words] if is_windows else words

@@ -78,9 +78,10 @@ def report(fraction: float, text: str = "") -> None:
 
     Notes
     -----
-    It takes about a microsecond and makes no system call, so call it as often as you like, in the
-    thread that runs the item. With ``backend="serial"`` the display is not updated while an item
-    runs. In a nested call, the report belongs to an item of the nested call, which has no display.
+    A call takes about a microsecond and makes no system call, so there may be many. They must come
+    from the thread that runs the item. With ``backend="serial"`` the display is not updated while
+    an item runs. In a nested call, the report belongs to an item of the nested call, which has no
+    display.
 
     To end the item, `report` raises an exception that does not inherit from `Exception`.
     ``finally`` and ``with`` clean up as usual. The item counts as not done.
@@ -142,7 +143,7 @@ def worker_index() -> int | None:
     all of them, as worker 0. With ``backend="serial"`` there is only worker 0. A nested call in a
     worker process runs in that process and has its number.
 
-    Any thread of a worker process may call it.
+    Any thread of a worker process may call `worker_index`.
     """
     return index_here()
 

@@ -196,7 +196,7 @@ def _file() -> Descriptor:
 
 def _support() -> str:
     """Return the folder for nbshare's permanent files of this user, whatever HOME is."""
-    import pwd  # late, as few processes need it
+    import pwd  # late, because few processes need it
 
     return os.path.join(pwd.getpwuid(os.geteuid()).pw_dir, *SUPPORT)
 

@@ -74,7 +74,7 @@ def _start(pid: int) -> int:
     ProcessLookupError, PermissionError
         If there is no such process, or it belongs to another user.
     """
-    import psutil  # late, as each worker would wait
+    import psutil  # late, because each worker would wait
 
     try:
         start_s: float = psutil.Process(pid).create_time()
@@ -303,7 +303,7 @@ NEEDED: dict[str, Callable[[], object]] = {"order of memory": waiting.register_f
 
 
 class Life:
-    """A stub, because workers end with their job."""
+    """A stub. Workers need no life pipe, because they end with their job."""
 
     def close(self) -> None:
         """No-op, because the pool has ended the workers."""
