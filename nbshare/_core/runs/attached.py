@@ -370,7 +370,7 @@ class AttachedRun(Run):
         if not (writer.get("is_driver") and is_here(writer)):
             raise RuntimeError(
                 f"{self._path}: process {writer['pid']} on {writer['host']} runs this call, and "
-                "only it can stop the call: there is no detached run on this host"
+                "only it can stop the call: the run is not detached, or not on this host"
             )
         with suppress(
             ProcessLookupError, PermissionError

@@ -326,7 +326,7 @@ class Tiles(ShapedItems):
         if out.shape[: len(whole)] != whole:
             raise ValueError(
                 f"out= has shape {out.shape}: for these tiles its first axes must have the lengths "
-                f"{whole}, the others are those of the results"
+                f"{whole}, and its other axes those of one result"
             )
         if not out.flags.writeable:
             raise ValueError("out= is read-only")

@@ -172,7 +172,9 @@ class Slots(Iterator[SharedArray]):
         """Queue the last slot, with `rows` rows, or with all rows if `rows` is None."""
         lease, slot, self._slot = self._lease, self._slot, None
         if slot is None or lease is None:
-            raise RuntimeError("the loader yielded before it took a slot: for slot in slots: ...")
+            raise RuntimeError(
+                'the loader yielded before it took a slot: take each slot by "for slot in slots:"'
+            )
         if isinstance(rows, np.ndarray):
             raise TypeError(
                 "a function that fills its slot in place must return or yield None, or the number "
