@@ -1,7 +1,7 @@
 """The owner's side of ``reduce=``, which combines the results of blocks in a fixed order.
 
-Two neighbours are combined as soon as both have arrived, then two such pairs, and so on. So the
-order of arrival does not affect the value, and few results are kept.
+Two neighbours are combined as soon as both have arrived, then two such pairs, and so on. The order
+of arrival therefore does not affect the value, and few results are kept.
 """
 
 from __future__ import annotations

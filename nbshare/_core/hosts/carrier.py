@@ -1,8 +1,8 @@
 """The task of a cluster, which brings a block to the agent of its host.
 
 This module, `starting` and `messages` are sent as source code to processes that may not have
-nbshare, or another version of it or of Python. So they import only the standard library, and each
-other by relative imports, because they are part of another package there.
+nbshare, or another version of it or of Python. They therefore import only the standard library, and
+each other by relative imports, because they belong to another package there.
 """
 
 from __future__ import annotations

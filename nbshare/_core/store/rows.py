@@ -1,8 +1,8 @@
 """Writes rows of a checkpoint, for the workers and the keeper of a call.
 
 A row consists of a result, in the row itself or in a log, and an index word, which is written last.
-So whenever a process is killed, a row is either complete or missing. Each writer has its own log,
-so no writer waits for another.
+Whenever a process is killed, a row is therefore either complete or missing. Each writer has its own
+log, so no writer waits for another.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Copies values that users' code may change while they wait.
 
 Many functions fill and return the same array, list or dict for each item, and many generators yield
-one object that they fill again. In a loop, this gives correct results. So a result is copied before
-the next item runs, unless it is stored by then, and an item of a generator is copied before the
-next item is requested.
+one object that they fill again. In a loop, this gives correct results. A result is therefore copied
+before the next item runs, unless it is stored by then, and an item of a generator is copied before
+the next item is requested.
 
 Objects of other kinds are not copied, because pickling may take long. If an iterable yields such an
 object repeatedly, and changes it each time, a warning is issued.

@@ -1,8 +1,8 @@
 """Divides the CPUs among workers, for libraries that start threads.
 
-BLAS, OpenMP and similar libraries would start a thread per CPU in every worker. So many threads
-slow each other down. So the CPUs are divided among the workers, unless the caller's environment
-sets a number of threads.
+BLAS, OpenMP and similar libraries would start a thread per CPU in every worker. That many threads
+slow each other down. The CPUs are therefore divided among the workers, unless the caller's
+environment sets a number of threads.
 """
 
 from __future__ import annotations
