@@ -412,7 +412,7 @@ def test_what_is_no_checkpoint_is_left_alone(what, tmp_path):
     before = sorted(tmp_path.rglob("*")), file.read_bytes()
     with pytest.raises(
         CheckpointError,
-        match="format is 99" if what == "meta.json" else "not .*a checkpoint",
+        match="format 99" if what == "meta.json" else "not .*a checkpoint",
     ):
         parallel_map(power, [1], shared={"k": 1}, checkpoint=path)
     assert (sorted(tmp_path.rglob("*")), file.read_bytes()) == before

@@ -206,7 +206,7 @@ def test_xarray_has_gaps_where_items_failed(func):
         (lambda: grid(base="abc"), "not 'abc'"),
         (lambda: grid(base={"a": 1}), "not {'a': 1}"),
         (lambda: grid(base=np.zeros((2, 2))), "one dimension"),
-        (lambda: parallel_map(power, grid(base=[1]), [2]), "pass it alone"),
+        (lambda: parallel_map(power, grid(base=[1]), [2]), "pass it without other"),
         (lambda: parallel_map(power, grid(base=[1], z=[2])), "no parameter 'z'"),
         (lambda: parallel_map(power, grid(base=[1])), "missing a required argument"),
         (

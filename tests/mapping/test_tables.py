@@ -201,7 +201,7 @@ def test_partial_results_are_an_array(table):
 @pytest.mark.parametrize(
     ("make", "says"),
     [
-        (lambda t: parallel_map(size, t.groupby("k"), [1]), "pass it alone"),
+        (lambda t: parallel_map(size, t.groupby("k"), [1]), "pass it without other"),
         (lambda t: nbshare.rows(t["x"]), "not Series"),
         (lambda t: nbshare.rows([1]), "not list"),
         (lambda t: parallel_map(size, t.groupby("k"), shared={"y": 1}), "cannot be called"),

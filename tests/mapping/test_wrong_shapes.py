@@ -123,7 +123,7 @@ def test_an_error_that_loses_its_type_says_why():
     with pytest.raises(errors.TaskError) as caught:
         parallel_map(raises_two_parts, [1])
     notes = "".join(caught.value.__notes__)
-    assert "type is lost" in notes
+    assert "type is not kept" in notes
     assert "missing 1 required positional argument: 'b'" in notes
 
 

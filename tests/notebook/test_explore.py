@@ -16,7 +16,7 @@ MAPS = np.random.default_rng(1).random((6, 20, 30))
 @pytest.mark.parametrize(
     ("results", "options", "error", "message"),
     [
-        ([MAPS[0]], {}, TypeError, "These are of type list"),
+        ([MAPS[0]], {}, TypeError, "these are of type list"),
         (np.arange(5), {}, TypeError, "single values"),
         (MAPS[:0], {}, ValueError, "nothing to show"),
         (MAPS, {"axes": {"a": [1, 2], "b": [1, 2]}}, ValueError, "2 × 2 values"),
