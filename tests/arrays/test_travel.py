@@ -286,8 +286,10 @@ def test_a_reference_to_any_view_is_small(name):
         if name == "windows" and dtype.type.__module__ == "ml_dtypes":
             continue  # NumPy makes none of these, as it asks for the dtype by a name of its own
         view = VIEWS[name](nbshare.zeros((50, 60, 70) if dtype.itemsize else (5, 6, 7), dtype))
-        size = len(ForkingPickler.dumps(view))
+        reference = ForkingPickler.dumps(view)
+        size = len(reference)
         assert size <= 400 + len(pickle.dumps(view.dtype)), (dtype, size)
+        assert pickle.loads(reference).dtype == view.dtype  # its memory is held until it arrives
 
 
 NBYTES = 16 << 20
