@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
+import pandas as pd
 import pytest
+import xarray as xr
+from matplotlib.dates import date2num
 
 from nbshare import LivePlot, grid
 from nbshare._core.notebook.figure import LiveFigure
@@ -172,6 +175,58 @@ def test_a_reduced_array_is_drawn_by_its_elements():
     (axes,) = figure.figure.axes
     assert axes.get_xlabel() == "element"
     assert axes.lines[0].get_ydata().tolist() == job.value.tolist()
+
+
+WAVES = np.linspace(400.0, 700.0, 31)
+FLUX = xr.DataArray(
+    np.sin(WAVES / 50),
+    coords={"wave": ("wave", WAVES, {"units": "nm"})},
+    name="flux",
+    attrs={"units": "Jy"},
+)
+DAYS = pd.Series(np.arange(31.0), pd.date_range("2026-03-01", periods=31, name="day"), name="sum")
+
+
+@pytest.mark.parametrize("kind", ["line", "image"])
+@pytest.mark.parametrize(
+    ("result", "x", "names"),
+    [
+        (FLUX, WAVES, ("wave (nm)", "flux (Jy)")),
+        (DAYS, date2num(DAYS.index), ("day", "sum")),
+        (np.ma.masked_less(WAVES, 500), np.arange(31), ("element", "result")),
+    ],
+)
+def test_a_reduced_array_keeps_its_coordinates_name_and_unit(kind, result, x, names):
+    """The axes are those of the result, as those of each result are without `reduce=`."""
+    job = ReducedJob()
+    job.n_done, job.value = 9, result
+    figure = LiveFigure(job, kind)
+    figure.frame(final=True)
+    axes, *bar = figure.figure.axes + figure.figure.axes[0].child_axes
+    at_x = figure._cells()[0].x.firsts
+    assert at_x.tolist() == x.tolist()
+    assert (axes.get_xlabel(), (bar or [axes])[0].get_ylabel()) == names
+
+
+def test_a_reduced_image_keeps_its_coordinates_at_both_axes():
+    lat, lon = np.arange(-20.0, 21, 10), np.arange(0.0, 70, 10)
+    job = ReducedJob()
+    job.n_done = 9
+    job.value = xr.DataArray(np.ones((5, 7)), coords={"lat": lat, "lon": lon})
+    figure = LiveFigure(job, "image")
+    figure.frame(final=True)
+    (cells,) = figure._cells()
+    assert (cells.x.firsts.tolist(), cells.y.firsts.tolist()) == (lon.tolist(), lat.tolist())
+
+
+def test_a_line_of_a_reduced_image_shows_the_mean_of_each_row():
+    job = ReducedJob()
+    job.n_done, job.value = 9, np.arange(60.0).reshape(4, 15)
+    figure = LiveFigure(job, "line")
+    figure.frame(final=True)
+    (axes,) = figure.figure.axes
+    assert axes.lines[0].get_ydata().tolist() == job.value.mean(axis=1).tolist()
+    assert axes.get_ylabel() == "mean of each row"
 
 
 @pytest.mark.parametrize("shape", [(20, 600), (600, 20), (1, 50), (50, 1)])

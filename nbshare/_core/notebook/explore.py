@@ -251,9 +251,7 @@ class ResultGrid:
         alike = kind, shown.shape, shown.dtype
         if self._drawn_like != alike:
             plot = copy.copy(self._plot)
-            plot.kind, plot.value, plot.reduction = kind, None, "last"
-            if kind == "image":
-                plot.label = plot.label or "result"  # not the last of several
+            plot.kind, plot.value = kind, None
             if kind == "line":
                 plot.xlabel = plot.xlabel or "element"
             self._figure, self._drawn_like = ResultFigure(plot), alike

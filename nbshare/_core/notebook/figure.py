@@ -37,7 +37,7 @@ from nbshare._core.notebook.live_plot import CannotDrawError, LivePlot, as_plots
 from nbshare._core.notebook.panels import PanelsPainter, grid_panels, part_panels, slice_panels
 from nbshare._core.notebook.png import MAX_BYTES, encode, encode_moderately
 from nbshare._core.notebook.pointer import Cells, chunk_of, with_chunk
-from nbshare._core.notebook.reading import parts_of, unmasked
+from nbshare._core.notebook.reading import ResultAxis, axes_of, described, parts_of, unmasked
 from nbshare._core.notebook.values import (
     FRAME,
     GREY,
@@ -243,7 +243,6 @@ class LiveFigure:
         self._trend.append((self._job.n_done, value))
         if (self._n, self._dtype) != (1, form):
             self._n, self._dtype = 1, form
-            self._plots = [_of_one(plot) for plot in self._plots]
             self._build(value, np.ones(1, np.bool_))
         for painter, plot in zip(self._painters, self._plots, strict=True):
             if isinstance(painter, TrendPainter):
@@ -297,17 +296,7 @@ class LiveFigure:
             grid = self.figure.subfigures(rows, columns, squeeze=False)
             places = list(cast(Any, grid).flat)
         self._painters = [
-            FunctionPainter(figure, plot, is_styled=self._is_styled)
-            if plot._is_drawn_by_user
-            else TrendPainter(figure.add_subplot(), plot, None, [partial], present)
-            if self._job._is_reduced and plot.kind == "line" and is_trend(plot, partial)
-            else _painter_of(
-                figure,
-                _of_elements(plot) if self._job._is_reduced else plot,
-                inputs,
-                *(_rows_of(partial, plot) if self._job._is_reduced else (partial, present)),
-                is_anew=is_anew,
-            )
+            self._painter(figure, plot, inputs, partial, present, is_anew=is_anew)
             for figure, plot in zip(places, plots, strict=False)
         ]
         if len(plots) == 1 and isinstance(self._painters[0], PanelsPainter):
@@ -319,6 +308,25 @@ class LiveFigure:
         self._n_axes = len(self.figure.axes)
         self._n_frames = 0
         self._title = ""
+
+    def _painter(
+        self,
+        figure: Any,
+        plot: LivePlot,
+        inputs: Any,
+        partial: Any,
+        present: NDArray[np.bool_],
+        *,
+        is_anew: bool,
+    ) -> Any:
+        if plot._is_drawn_by_user:
+            return FunctionPainter(figure, plot, is_styled=self._is_styled)
+        if self._job._is_reduced:
+            if plot.kind == "line" and is_trend(plot, partial):
+                return TrendPainter(figure.add_subplot(), plot, None, [partial], present)
+            plot, inputs = _of_elements(plot, partial)
+            partial, present = _rows_of(partial, plot)
+        return _painter_of(figure, plot, inputs, partial, present, is_anew=is_anew)
 
     def _write_title(self, title: str) -> None:
         """Set the title of the axes or the figure, unless the user's function has set one."""
@@ -484,7 +492,7 @@ def _painter_of(
             tiles = [partial[i] for i in range(len(partial))]
             return TilesPainter(figure.add_subplot(), _of_tiles(plot), None, tiles, present)
         return kind(  # type: ignore[no-any-return]
-            figure.add_subplot(), _of_elements(plot), None, *_as_rows(partial)
+            figure.add_subplot(), *_of_elements(plot), *_as_rows(partial)
         )
     if isinstance(inputs, Tiles):
         raise CannotDrawError(
@@ -556,28 +564,26 @@ def _as_rows(partial: Mosaic) -> tuple[Any, NDArray[np.bool_]]:
     return whole, ~mask.any(axis=1)
 
 
-def _of_one(plot: LivePlot) -> LivePlot:
-    """Return a copy of a plot that shows the last of several results."""
+def _of_elements(plot: LivePlot, whole: Any = None) -> tuple[LivePlot, Any]:
+    """Return a plot of one result's elements, and their coordinates, if the result has any."""
     plot = copy.copy(plot)
-    plot.reduction, plot.label = "last", plot.label or "result"
-    return plot
-
-
-def _of_elements(plot: LivePlot) -> LivePlot:
-    """Return a copy of a plot, for the elements of one result."""
-    plot = copy.copy(plot)
-    if plot.kind == "line":
-        plot.xlabel = plot.xlabel or "element"
-    return plot
+    if plot.kind != "line":
+        return plot, None
+    axis = next(iter(axes_of(whole)), ResultAxis("", "", None))
+    name, unit = described(whole)
+    plot._of, plot.unit = (
+        name or ("row" if getattr(whole, "ndim", 0) > 1 else ""),
+        plot.unit or unit,
+    )
+    plot.xlabel, plot.xunit = plot.xlabel or axis.name or "element", plot.xunit or axis.unit
+    return plot, axis.values
 
 
 def _rows_of(value: Any, plot: LivePlot) -> tuple[Any, NDArray[np.bool_]]:
-    """Return one result as the only row, for images, or its elements as rows, for other kinds."""
+    """Return one result, or for a line its elements."""
     rows: Any = [value]
-    if plot.value is None and parts_of(value) is None:
-        is_whole = plot.kind == "image" or np.ndim(value) == 0
-        elements = np.asarray(unmasked(value))
-        rows = elements[None] if is_whole else elements
+    if plot.kind == "line" and plot.value is None and parts_of(value) is None and np.ndim(value):
+        rows = np.asarray(unmasked(value))
     return rows, np.ones(len(rows), np.bool_)
 
 

@@ -126,7 +126,7 @@ class Reader:
     def _describe(self, first: Any) -> None:
         """Record the name, unit and axes of the first result, if it has any."""
         self.axes = axes_of(first)
-        self.label, unit = _described(first)
+        self.label, unit = described(first)
         self.unit = self.unit or unit
 
     def _plain(self, result: Any) -> Any:
@@ -217,13 +217,13 @@ def axes_of(result: Any) -> list[ResultAxis]:
 
 
 def _axis(name: Any, values: Any) -> ResultAxis:
-    long_name, unit = _described(values)
+    long_name, unit = described(values)
     name = long_name or ("" if name is None else str(name))
     return ResultAxis(name, unit, None if values is None else np.asarray(values))
 
 
-def _described(result: Any) -> tuple[str, str]:
-    """Return the name and the unit of an object of xarray or pandas, empty if it has none."""
+def described(result: Any) -> tuple[str, str]:
+    """Return the name and the unit of an object of xarray or pandas, empty if there is none."""
     attrs = getattr(result, "attrs", None)
     if not isinstance(attrs, Mapping):
         return "", ""
