@@ -92,7 +92,8 @@ def test_rows_that_are_missing_are_hatched():
         (np.zeros((4, 0)), "the shape"),
         ([object()], "of type object"),
         ([(object(), object())], "of type tuple"),
-        ([np.ones(2), np.ones(3)], "several shapes"),
+        ([1.0, np.ones(3)], "several shapes"),
+        ([np.ones(3), np.ones((3, 3))], "several shapes"),
         ([{"a": object()}], "of type dict"),
         (["a", 1.0], "texts and numbers"),
         ([str(i) for i in range(51)], "more than 50 different texts"),
@@ -103,8 +104,8 @@ def test_results_that_suit_no_image_are_refused_with_a_reason(results, reason):
         render(played(results, 1))
 
 
-def test_arrays_of_another_shape_that_come_later_are_refused_with_a_reason():
-    job = played([np.ones(2), np.ones(2), np.ones(3)], 2 / 3)
+def test_arrays_of_more_axes_that_come_later_are_refused_with_a_reason():
+    job = played([np.ones(2), np.ones(2), np.ones((2, 2))], 2 / 3)
     figure = LiveFigure(job, "image")
     assert figure.paint(final=False) == ("horizon: 2 of 3", True)
     job.flags[:] = True

@@ -8,8 +8,10 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import datetime as dt
+import tracemalloc
 import warnings
 from collections import namedtuple
+from itertools import zip_longest
 from types import SimpleNamespace
 from zoneinfo import ZoneInfo
 
@@ -39,6 +41,82 @@ def axes_of(results, plot="line", items=None, *, first=None):
         job.flags[:] = True
     figure.frame(final=True)
     return figure.figure.axes[0]
+
+
+# -- results of several lengths --------------------------------------------------------------------
+
+
+def padded(arrays):
+    """Return arrays of several lengths as the rows of one."""
+    return np.array([*zip_longest(*arrays, fillvalue=np.nan)], float).T
+
+
+@pytest.mark.parametrize(
+    ("make", "lengths", "first"),
+    combined([np.array, list, tuple, pd.Series], [(1, 2, 3), (3, 1, 2), (0, 2, 1)], [None, 1, 2]),
+)
+def test_short_results_of_several_lengths_have_a_line_for_each_element(make, lengths, first):
+    results = [make(np.arange(1.0, n + 1)) for n in lengths]
+    axes = axes_of(results, first=first)
+    drawn = np.array([line.get_ydata() for line in axes.lines]).T
+    assert np.array_equal(drawn, padded(results), equal_nan=True)
+
+
+@pytest.mark.parametrize("how", ["mean", "sum", "min", "max", "last"])
+@pytest.mark.parametrize("first", [None, 1])
+def test_long_results_of_several_lengths_are_reduced_over_their_own(how, first):
+    results = [np.arange(n, 0.0, -1.0) for n in (20, 9, 31)]
+    axes = axes_of(results, LivePlot("line", reduction=how), first=first)
+    one = {"last": lambda row: row[-1]}.get(how) or getattr(np, how)
+    assert axes.lines[0].get_ydata().tolist() == [one(row) for row in results]
+    assert axes.get_title("left") == "horizon"
+
+
+@pytest.mark.parametrize("first", [None, 1])
+def test_rows_of_several_lengths_are_an_image_whose_short_rows_end_in_gaps(first):
+    results = [np.arange(1.0, n) for n in (12, 20, 16)]
+    (image, *_) = axes_of(results, "image", first=first).images
+    shown = np.ma.getdata(image.get_array())
+    there = np.isfinite(padded(results))
+    assert shown.shape == there.shape
+    assert (shown[there] == padded(results)[there]).all()
+
+
+def test_a_histogram_of_several_lengths_counts_what_there_is():
+    axes = axes_of([np.arange(12.0), np.arange(3.0), np.zeros(0)], "hist")
+    assert axes.patches[0].get_data()[0].sum() == 15
+    assert axes.get_title("left") == "horizon"
+
+
+def test_images_of_several_shapes_are_combined_where_they_are():
+    axes = axes_of([np.ones((4, 6)), np.full((6, 4), 3.0)], "image", first=1)
+    mean = np.ma.getdata(axes.images[0].get_array())
+    assert mean.shape == (6, 6)
+    assert (mean[:4, :4] == 2).all()
+    assert (mean[:4, 4:] == 1).all()
+    assert (mean[4:, :4] == 3).all()
+
+
+@pytest.mark.parametrize("first", [None, 1])
+def test_parts_that_come_later_have_a_line_and_a_panel(first):
+    results = [{"a": 1.0}, {"a": 2.0, "b": 5.0}, {"b": 6.0}]
+    axes = axes_of(results, first=first)
+    names = [text.get_text() for text in axes.get_legend().get_texts()]
+    drawn = np.array([line.get_ydata() for line in axes.lines])
+    assert names == ["a", "b"]
+    assert np.array_equal(drawn, [[1, 2, np.nan], [np.nan, 5, 6]], equal_nan=True)
+
+
+def test_many_results_of_several_lengths_are_never_read_into_one_array():
+    results = [np.ones((1000 + k, 200)) for k in range(30)]
+    figure = LiveFigure(played(results, 0.5), "image")
+    figure.frame(final=False)
+    tracemalloc.start()
+    figure._job.flags[:] = True
+    figure.frame(final=True)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < sum(array.nbytes for array in results) * 0.9
 
 
 # -- what is missing -------------------------------------------------------------------------------

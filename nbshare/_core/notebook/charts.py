@@ -232,9 +232,10 @@ class LinePainter(Painter):
     def _reduced(self, rows: NDArray[Any]) -> NDArray[Any]:
         """Return one number for each line of each row, without NaN."""
         how = self._plot.reduction
-        if how == "last":
-            return rows[..., -1]
         is_nan, n = np.isnan(rows), rows.shape[2]
+        if how == "last":
+            lasts = n - 1 - np.argmin(is_nan[..., ::-1], axis=2, keepdims=True)
+            return np.take_along_axis(rows, lasts, axis=2)[..., 0]
         n_nan = is_nan.sum(axis=2)
         self._n_left_out += int(n_nan[n_nan < n].sum())
         ufunc, neutral = COMBINED[how]
@@ -260,8 +261,10 @@ class LinePainter(Painter):
             marked = np.isfinite(y) if len(self._x) <= _MAX_MARKERS else is_single(y)
             line.set_markevery(np.flatnonzero(marked).tolist())
         n_odd = int(np.count_nonzero(there & ~is_finite))
+        n_gaps = 0 if self._are_combined else self._reader.n_missing + self._reader.n_padded
+        n_missing = min(n_odd - self._n_not_positive, n_gaps)
         for marks, (is_odd, _, edge) in zip(self._odd, _ODD, strict=True):
-            are_marked = (there & is_odd(numbers)).any(axis=1) if n_odd else slice(0)
+            are_marked = (there & is_odd(numbers)).any(axis=1) if n_odd > n_missing else slice(0)
             odd = self._places.scaled(self._x[are_marked])
             places = self._places.unscaled(apart(odd))
             marks.set_offsets(np.stack([places, np.full(len(places), edge)], axis=1))
@@ -275,8 +278,8 @@ class LinePainter(Painter):
             is_inside = (low <= numbers) & (numbers <= high) & np.isfinite(self._x)[:, np.newaxis]
             n_outside = int(np.count_nonzero(is_finite & ~is_inside))
         n_odd -= self._n_not_positive
-        n_missing = min(n_odd, 0 if self._are_combined else self._reader.n_missing)
-        left_out = f", {self._n_left_out:,} NaN left out" if self._n_left_out else ""
+        n_left_out = max(0, self._n_left_out - self._reader.n_padded)
+        left_out = f", {n_left_out:,} NaN left out" if n_left_out else ""
         remark = left_out + self._remark_on_scale(finite, *self.ends)
         return "{}" + remark_on(n_odd - n_missing, n_outside, n_missing) + remark
 
@@ -425,7 +428,7 @@ class HistPainter(Painter):
             ends = self._ends(*(self.limits or (edges[0] + half, edges[-1] - half)))
             self._axes.set_xlim(min(ends[0], edges[0]), max(ends[1], edges[-1]))
             self._axes.set_ylim(0, calm(0, max(1, int(counts.max())), margin=0.03)[1])
-        n_odd = self._n_odd - self._n_not_positive
+        n_odd = self._n_odd - self._n_not_positive - self._reader.n_padded
         n_missing = min(n_odd, self._reader.n_missing)
         n_outside = finite.size - inside.size
         remark = self._remark_on_scale(finite, self._low, self._high)

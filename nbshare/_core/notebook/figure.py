@@ -499,7 +499,7 @@ def _painter_of(
             f"plot={plot.kind!r} needs results of tiles that form one array. These results differ "
             "in dtype or in their further axes. The run continues without this plot."
         )
-    like, panels = None, part_panels(plot, partial, present)
+    like, panels = None, part_panels(plot, partial, present, is_anew=is_anew)
     if panels is None:
         like = first_of(plot, partial, present, is_anew=is_anew)
         panels = grid_panels(plot, like, len(present))

@@ -448,7 +448,8 @@ class ImagePainter(Painter):
         shape = rows or picture.pixels.shape[1:]
         pixels, is_there = picture.pixels.reshape(shape), picture.is_there.reshape(shape)
         self._shown = pixels, is_there
-        n_left_out = max(0, picture.n_left_out - self._n_not_positive)
+        n_others = self._n_not_positive + self._reader.n_padded
+        n_left_out = max(0, picture.n_left_out - n_others)
         remark = f", {n_left_out:,} NaN left out" if n_left_out else ""
         if self._is_coloured:
             if self._dtype.kind in "iu":

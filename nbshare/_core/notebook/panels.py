@@ -7,6 +7,7 @@ import itertools
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -46,11 +47,19 @@ class Panels:
     are_alike: bool = True
 
 
-def part_panels(plot: LivePlot, partial: Any, present: NDArray[np.bool_]) -> Panels | None:
-    """Return a panel for each part of a result, or None if one plot shows all parts."""
+def part_panels(
+    plot: LivePlot, partial: Any, present: NDArray[np.bool_], *, is_anew: bool
+) -> Panels | None:
+    """Return a panel for each part of a result, or None if all are in one plot.
+
+    The parts are those of the first result, or of all results so far.
+    """
     if isinstance(partial, np.ndarray) and plot.value is None and not partial.dtype.names:
         return None
-    parts = _parts(plot, partial, present)
+    reader = Reader(plot.value)
+    shown = (reader.shown(partial[i]) for i in np.flatnonzero(present).tolist())
+    results = (result for result in shown if result is not None)
+    parts = _parts(plot, list(results) if is_anew else [*islice(results, 1)])
     return None if parts is None else _of_parts(plot, parts, len(present))
 
 
@@ -97,17 +106,18 @@ def _value_of_slice(value: Callable[[Any], Any] | None, k: int) -> Callable[[Any
     return lambda result: (result if value is None else value(result))[k]
 
 
-def _parts(
-    plot: LivePlot, partial: Any, present: NDArray[np.bool_]
-) -> dict[str, tuple[Any, ...] | None] | None:
-    """Return the parts of results that need a panel each, or None if no panels are needed.
+def _parts(plot: LivePlot, results: list[Any]) -> dict[str, tuple[Any, ...] | None] | None:
+    """Return the parts of results that need a panel each, or None.
 
     The shape, kind and unit of each part are returned, or None for a part that cannot be drawn.
     """
-    reader = Reader(plot.value)
-    shown = (reader.shown(partial[i]) for i in np.flatnonzero(present).tolist())
-    named = parts_of(next((result for result in shown if result is not None), None))
-    if named is None or len(named) < 2:
+    named: dict[str, Any] = {}
+    for result in results:
+        parts = parts_of(result)
+        if parts is None:
+            return None
+        named |= {name: part for name, part in parts.items() if is_missing(named.get(name))}
+    if len(named) < 2:
         return None
     kinds = {name: _kind_of(part) for name, part in named.items() if not is_missing(part)}
     if plot.kind == "hist" or len(set(kinds.values())) > 1:

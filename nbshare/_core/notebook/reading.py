@@ -52,9 +52,11 @@ class Reader:
     zone
         The time zone of dates.
     texts
-        The number that stands for each text, or for each member of an Enum.
-    n_missing
-        Number of missing values so far.
+        Results that are texts, or members of an Enum, with the number for each.
+    longest_s
+        The longest duration so far, in seconds.
+    n_missing, n_padded
+        Number of values that were missing so far, and of those that pad shorter results.
     problem
         The last error that the user's function raised, or None.
     """
@@ -69,11 +71,12 @@ class Reader:
         self._units: Any = None
         self._shape: tuple[int, ...] | None = None
         self._dtype: np.dtype[Any] = np.dtype(float)
-        self.n_missing = 0
+        self.longest_s = 0.0
+        self.n_missing = self.n_padded = 0
         self.problem: Exception | None = None
 
     def read(self, results: Sequence[Any]) -> NDArray[Any]:
-        """Return results as one array.
+        """Return results as one array, shorter ones with NaN at their ends, as in pandas.
 
         Raises
         ------
@@ -88,16 +91,14 @@ class Reader:
             raise self.problem or NothingYetError(
                 "There is nothing to draw because all results so far are missing."
             )
-        array = np.asarray(kept) if kept else np.empty((0, *(self._shape or ())), self._dtype)
-        if array.dtype == object:  # of several kinds, or too large for NumPy's integers
-            array = array.astype(complex if any(map(_is_complex, kept)) else float)
+        array = np.empty((0, *(self._shape or ())), self._dtype)
+        if kept:
+            array, n_padded = stacked(kept, self._shape)
+            self.n_padded += n_padded
         self._shape, self._dtype = array.shape[1:], array.dtype
         if len(kept) == len(parts):
             return array
-        is_time = array.dtype.kind in "mM"
-        dtype = array.dtype if is_time else np.result_type(array.dtype, np.float32)
-        gap: Any = np.array("NaT" if is_time else np.nan, dtype)
-        filled = np.full((len(parts), *self._shape), gap, dtype)
+        filled = _gaps((len(parts), *self._shape), array.dtype)
         filled[[k for k, part in enumerate(parts) if part is not None]] = array
         self.n_missing += (len(parts) - len(kept)) * int(np.prod(self._shape))
         return filled
@@ -120,7 +121,7 @@ class Reader:
             self._describe(shown)
         if (named := parts_of(shown)) is None:
             return self._plain(shown)
-        self.names = self.names or tuple(map(str, named))
+        self.names += tuple(name for name in named if name not in self.names)
         return self._row(shown, [named.get(name) for name in self.names])
 
     def _describe(self, first: Any) -> None:
@@ -167,8 +168,9 @@ class Reader:
             return np.full(len(plain), np.nan)
         gap = None if _is_time(there[0]) else np.full(np.shape(there[0]), np.nan)
         self.n_missing += (len(plain) - len(there)) * np.size(there[0])
-        row = np.asarray([gap if part is None else part for part in plain])
-        return row if row.dtype != object else row.astype(float)
+        row, n_padded = stacked([gap if part is None else part for part in plain])
+        self.n_padded += n_padded
+        return row
 
     def _numbers_of(self, result: Any) -> Any:
         """Return the number that stands for a text, or those for an array of texts."""
@@ -204,6 +206,42 @@ class Reader:
                 self._units, self.unit = quantity.units, f"{quantity.units:~}"
             return quantity.m_as(self._units)
         return None
+
+
+def stacked(parts: Sequence[Any], least: tuple[int, ...] | None = None) -> tuple[NDArray[Any], int]:
+    """Return parts as one array, and the number of NaN at the ends of shorter ones.
+
+    Parameters
+    ----------
+    parts
+        Numbers or arrays, at least one.
+    least
+        Shape that each part has at least. Default: any.
+    """
+    try:
+        array = np.asarray(parts)
+        if array.dtype == object:  # of several kinds, or too large for NumPy's integers
+            array = array.astype(complex if any(map(_is_complex, parts)) else float)
+        if least in (None, array.shape[1:]):
+            return array, 0
+    except ValueError:
+        pass  # of several shapes
+    arrays = [np.asarray(part) for part in parts]
+    shapes = [array.shape for array in arrays] + ([] if least is None else [least])
+    if not shapes[0] or len({*map(len, shapes)}) > 1:
+        raise ValueError("arrays of several shapes or kinds")
+    padded = _gaps((len(arrays), *np.max(shapes, axis=0)), np.result_type(*arrays))
+    for row, array in zip(padded, arrays, strict=True):
+        row[tuple(map(slice, array.shape))] = array
+    return padded, padded.size - sum(array.size for array in arrays)
+
+
+def _gaps(shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
+    """Return an array of NaN, or NaT, that can hold values of a dtype."""
+    is_time = dtype.kind in "mM"
+    dtype = dtype if is_time else np.result_type(dtype, np.float32)
+    gap: Any = np.array("NaT" if is_time else np.nan, dtype)
+    return np.full(shape, gap, dtype)
 
 
 def axes_of(result: Any) -> list[ResultAxis]:

@@ -86,13 +86,12 @@ class Painter:
         self._plot = plot
         self._n_elements = math.prod(self._shape)
         if not self._n_elements:
-            raise CannotDrawError(
+            raise NothingYetError(
                 f"plot={plot.kind!r} has nothing to draw in results of the shape {self._shape}"
             )
         self._n_not_positive = 0
         self._is_log = plot.scale == "log" and self._dtype.kind != "M" and self.categories is None
-        self._longest_s = longest_s(first)
-        self._duration = unit_of(self._longest_s) if self._dtype.kind == "m" else ""
+        self._duration = unit_of(self._reader.longest_s) if self._dtype.kind == "m" else ""
         dress(axes)
         axes.grid(visible=False)  # because the user's style may draw the grid above an image
 
@@ -124,8 +123,6 @@ class Painter:
         for start in range(0, len(new), step):
             items = new[start : start + step]
             part = read(self._plot, self._reader, partial, items)
-            if part.shape[1:] != self._shape:
-                raise refusal(self._plot, "arrays of several shapes")
             self._check_kind(part)
             rows = self._reals(part)
             with uninterrupted():  # or they might be added twice
@@ -145,7 +142,7 @@ class Painter:
             low, high = (end / DURATIONS[self._duration] for end in limits)
             limits = low, high
         self.limits, self.taken[:] = limits, False
-        self._reader.n_missing = self._n_not_positive = 0
+        self._reader.n_missing = self._reader.n_padded = self._n_not_positive = 0
 
     def say(self, remark: str) -> None:
         """Write a remark above one of several plots."""
@@ -240,9 +237,10 @@ class Painter:
     def _check_kind(self, part: NDArray[Any]) -> None:
         """Raise an error if results do not fit the axes."""
         kinds = {self._dtype.kind, part.dtype.kind}
+        if part.shape[1:] != self._shape:
+            raise OtherKindError
         if self._dtype.kind == "m" == part.dtype.kind:
-            self._longest_s = max(self._longest_s, longest_s(part))
-            if unit_of(self._longest_s) != self._duration:
+            if unit_of(self._reader.longest_s) != self._duration:
                 raise OtherKindError
         elif len(kinds) > 1 and part.dtype.kind == "c" and kinds <= set("biufc"):
             raise OtherKindError
@@ -253,20 +251,28 @@ class Painter:
 def first_of(
     plot: LivePlot, partial: Any, present: NDArray[np.bool_], *, is_anew: bool = False
 ) -> tuple[NDArray[Any], Reader]:
-    """Return a result that shows the kind of all results, as an array of one, and a reader.
+    """Return an array of one that has the shape and dtype of results, and their reader.
 
-    The result is the first that is not missing. With `is_anew`, the array has all results so far.
+    They are those of the first result that is not missing. With `is_anew`, all so far are read.
     """
     reader, there = Reader(plot.value), np.flatnonzero(present)
-    for k in range(len(there)):
+    first: NDArray[Any] | None = None
+    start, step = 0, 1
+    while start < len(there) and (is_anew or first is None or not first.size):
+        items = there[start : start + step]
+        start += step
         try:
-            first = read(plot, reader, partial, there if is_anew else there[k : k + 1])
+            part = read(plot, reader, partial, items)
         except NothingYetError as error:
             nothing = error
             continue
-        reader.n_missing = 0
-        return first, reader
-    raise nothing
+        dtype = part.dtype if first is None or part.dtype.kind == "c" else first.dtype
+        first = np.zeros((1, *part.shape[1:]), dtype)
+        step = max(1, _BLOCK_BYTES // (8 * max(first.size, 1)))
+    if first is None:
+        raise nothing
+    reader.n_missing = reader.n_padded = 0
+    return first, reader
 
 
 def read(plot: LivePlot, reader: Reader, partial: Any, items: NDArray[np.intp]) -> NDArray[Any]:
@@ -274,23 +280,23 @@ def read(plot: LivePlot, reader: Reader, partial: Any, items: NDArray[np.intp]) 
     is_array = isinstance(partial, np.ndarray)
     data = np.ma.getdata(partial) if is_array else partial
     if is_array and plot.value is None and data.dtype.kind in "biufcMm":
-        return np.asarray(data[items])
-    try:
-        part = reader.read([data[i] for i in items.tolist()])
-    except (TypeError, ValueError) as error:
-        if reader.problem is error:
-            raise
-        is_shape = isinstance(error, ValueError)
-        what = "arrays of several shapes or kinds" if is_shape else str(error)
-        raise refusal(plot, what) from None
+        part = np.asarray(data[items])
+    else:
+        try:
+            part = reader.read([data[i] for i in items.tolist()])
+        except (TypeError, ValueError) as error:
+            if reader.problem is error:
+                raise
+            raise refusal(plot, str(error)) from None
     if part.dtype.kind not in "biufcMm":
         raise refusal(plot, f"arrays of dtype {part.dtype}")
+    reader.longest_s = max(reader.longest_s, longest_s(part))
     return part
 
 
 def refusal(plot: LivePlot, what: str) -> CannotDrawError:
     """Return the error for results that a plot cannot draw."""
-    needed = "real numbers or arrays of them, all of one shape"
+    needed = "numbers or arrays of them, all with as many axes"
     return CannotDrawError(
         f"plot={plot.kind!r} needs results that are {needed}. These are {what}. The run "
         "continues without this plot. LivePlot(value=...) draws a part of each result, "
