@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import datetime as dt
+import enum
 import tracemalloc
 import warnings
 from collections import namedtuple
@@ -18,9 +19,10 @@ from zoneinfo import ZoneInfo
 import numpy as np
 import pandas as pd
 import pytest
+import xarray as xr
 from matplotlib.dates import num2date
 
-from nbshare import LivePlot
+from nbshare import LivePlot, grid
 from nbshare._core.notebook import Display, frames
 from nbshare._core.notebook.figure import LiveFigure
 from nbshare._core.notebook.live_plot import NothingYetError
@@ -441,3 +443,31 @@ def test_quantities_have_the_unit_of_the_first_at_the_axis():
 def test_items_with_names_keep_them():
     axes = axes_of(np.arange(3.0), items=["early", "late", "other"])
     assert labels(axes.xaxis) == ["early", "late", "other"]
+
+
+class Colour(enum.Enum):
+    """Items of an Enum."""
+
+    RED = 1
+    BLUE = 2
+
+
+@pytest.mark.parametrize(
+    ("items", "names"),
+    [
+        ([Colour.RED, Colour.BLUE], ["RED", "BLUE"]),
+        ([False, True], ["False", "True"]),
+        (np.array([False, True]), ["False", "True"]),
+    ],
+)
+@pytest.mark.parametrize("kind", ["line", "grid"])
+def test_members_of_an_enum_and_bools_are_names_of_items(items, names, kind):
+    axes = axes_of([1.0, 2.0], items=items if kind == "line" else grid(x=items))
+    assert [axes.xaxis.get_major_formatter()(k, None) for k in (0, 1)] == names
+
+
+def test_items_of_xarray_have_their_name_and_unit_at_the_axis():
+    items = [*xr.DataArray([1.0, 3.0], dims="f", name="frequency", attrs={"units": "Hz"})]
+    axes = axes_of([1.0, 2.0], items=items)
+    assert axes.lines[0].get_xdata().tolist() == [1, 3]
+    assert axes.get_xlabel() == "frequency (Hz)"

@@ -15,7 +15,14 @@ from numpy.typing import NDArray
 
 from nbshare._core.notebook.live_plot import CannotDrawError
 from nbshare._core.notebook.pointer import Along
-from nbshare._core.notebook.reading import Reader, ResultAxis, is_number, is_place, names_of
+from nbshare._core.notebook.reading import (
+    Reader,
+    ResultAxis,
+    is_number,
+    is_place,
+    names_of,
+    names_of_items,
+)
 from nbshare._core.notebook.values import (
     DURATIONS,
     Floats,
@@ -176,7 +183,7 @@ def of_axis(name: str, values: NDArray[Any]) -> Coordinates:
     found = _read(values, len(values))
     if isinstance(found, tuple):
         return of_array(found[0], name, found[1])
-    return Coordinates(np.arange(float(len(values))), name, names=names_of(values))
+    return Coordinates(np.arange(float(len(values))), name, names=found or names_of(values))
 
 
 def of_sorted_axis(name: str, values: NDArray[Any]) -> Coordinates:
@@ -208,7 +215,7 @@ def of_items(items: Any, n: int) -> Coordinates | None:
         return Coordinates(np.arange(float(n)), "item", names=found)
     if found is None or not (found[0] != found[0][0]).any():
         return None
-    return of_array(found[0], "input", found[1])
+    return of_array(found[0], found[1].label or "input", found[1])
 
 
 def of_users(name: str, values: NDArray[Any], n: int, label: str) -> Coordinates:
@@ -243,8 +250,8 @@ def _read(items: Any, n: int) -> tuple[NDArray[Any], Reader] | list[str] | None:
     dtype = getattr(items, "dtype", None)
     is_array = isinstance(items, range) or (isinstance(dtype, np.dtype) and dtype.kind in "iufMm")
     listed = items if is_array else list(islice(iter(items), n))
-    if not is_array and all(isinstance(item, str) for item in listed):
-        return [*map(str, listed)]
+    if not is_array and (names := names_of_items(listed)) is not None:
+        return names
     reader = Reader(None)
     try:
         if is_array:

@@ -173,10 +173,8 @@ class Reader:
         return row
 
     def _numbers_of(self, result: Any) -> Any:
-        """Return the number that stands for a text, or those for an array of texts."""
-        if isinstance(result, enum.Enum):
-            result = result.name
-        whole = np.asarray(result)
+        """Return the number of a text, or those of an array of texts."""
+        whole = np.asarray(result.name if isinstance(result, enum.Enum) else result)
         for text in map(str, whole.ravel().tolist()):
             self.texts.setdefault(text, len(self.texts))
         if len(self.texts) > _MAX_TEXTS:
@@ -262,7 +260,9 @@ def _axis(name: Any, values: Any) -> ResultAxis:
 
 def described(result: Any) -> tuple[str, str]:
     """Return the name and the unit of an object of xarray or pandas, empty if there is none."""
-    attrs = getattr(result, "attrs", None)
+    attrs = (
+        {} if hasattr(result, "nlevels") else getattr(result, "attrs", None)
+    )  # an index has none
     if not isinstance(attrs, Mapping):
         return "", ""
     name = attrs.get("long_name") or getattr(result, "name", None)
@@ -301,8 +301,7 @@ def _sort_of(part: Any) -> str:
         return "text"
     if is_place(part) and not getattr(part, "ndim", 0):
         return "place"
-    is_single = is_number(part) or (hasattr(part, "dtype") and np.ndim(part) == 0)
-    return "number" if is_single else "other"
+    return "number" if is_number(part) else "other"
 
 
 def named_parts(result: Any) -> Mapping[Any, Any] | None:
@@ -323,8 +322,9 @@ def named_parts(result: Any) -> Mapping[Any, Any] | None:
 
 
 def is_number(result: Any) -> bool:
-    """Return whether a result is a single number or scalar of NumPy."""
-    return isinstance(result, Number | np.generic)
+    """Whether a result is a single number, also as an array without axes."""
+    is_array = hasattr(result, "__array__") and getattr(result, "ndim", 1) == 0
+    return is_array or isinstance(result, Number | np.generic)
 
 
 def unmasked(result: Any) -> Any:
@@ -384,6 +384,13 @@ def _is_time(part: Any) -> bool:
 def is_place(item: Any) -> bool:
     """Return whether a date, duration or quantity has a place on an axis."""
     return _is_dated(item) or hasattr(item, "to_value") or hasattr(item, "m_as")
+
+
+def names_of_items(items: Sequence[Any]) -> list[str] | None:
+    """Return the names of texts, members of an Enum or bools, None of other items."""
+    if not all(isinstance(item, str | enum.Enum | bool | np.bool_) for item in items):
+        return None
+    return [item.name if isinstance(item, enum.Enum) else str(item) for item in items]
 
 
 def _is_text(result: Any) -> bool:
