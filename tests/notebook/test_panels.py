@@ -82,6 +82,35 @@ def test_parts_of_results_on_a_grid_have_a_panel_each(value):
     assert axes["n"].images[0].get_clim() == (-5, 0)
 
 
+@pytest.mark.parametrize("kind", ["image", "line"])
+def test_parts_over_a_grid_of_three_axes_have_a_panel_for_each_value_of_the_third(kind):
+    """No panel shows values of several axes as the rows of one."""
+    points = grid(a=A, b=B, c=["u", "v"])
+    rows = [{"mean": a * b, "text": c} for a in A for b in B for c in "uv"]
+    axes, _ = panels(rows, points, kind)
+    titles = [f"{part}, c = {c}" for part in ("mean", "text") for c in "uv"]
+    assert [title for title in axes if title] == titles
+    expected = np.multiply.outer(A, B)
+    for c in "uv":
+        one = axes[f"mean, c = {c}"]
+        if kind == "image":
+            assert np.array_equal(one.images[0].get_array(), expected)
+        else:
+            assert np.array_equal([line.get_ydata() for line in one.lines], expected.T)
+
+
+def test_rows_and_volumes_that_are_parts_have_panels_of_their_own():
+    points = grid(a=A, b=B)
+    rows = [{"row": np.arange(9.0) + a, "cube": np.ones((2, 5, 5))} for a in A for b in B]
+    axes, _ = panels(rows, points)
+    assert [title for title in axes if title] == [
+        "row, b = 10",
+        "row, b = 20",
+        "cube[0]",
+        "cube[1]",
+    ]
+
+
 def test_images_with_names_have_a_panel_each():
     results = [{"before": np.full((4, 5), i), "after": np.full((4, 5), -i)} for i in range(3)]
     axes, _ = panels(results, range(3), share=0.4)

@@ -34,7 +34,7 @@ from nbshare._core.notebook.charts import HistPainter, LinePainter, TrendPainter
 from nbshare._core.notebook.environment import Bundle, is_static
 from nbshare._core.notebook.image import ImagePainter, MosaicPainter
 from nbshare._core.notebook.live_plot import CannotDrawError, LivePlot, as_plots
-from nbshare._core.notebook.panels import PanelsPainter, grid_panels, part_panels, slice_panels
+from nbshare._core.notebook.panels import PanelsPainter, panels_of
 from nbshare._core.notebook.png import MAX_BYTES, encode, encode_moderately
 from nbshare._core.notebook.pointer import Cells, chunk_of, with_chunk
 from nbshare._core.notebook.reading import ResultAxis, axes_of, described, parts_of, unmasked
@@ -45,7 +45,6 @@ from nbshare._core.notebook.values import (
     OtherKindError,
     Painter,
     dress,
-    first_of,
     named,
     points,
 )
@@ -499,12 +498,7 @@ def _painter_of(
             f"plot={plot.kind!r} needs results of tiles that form one array. These results differ "
             "in dtype or in their further axes. The run continues without this plot."
         )
-    like, panels = None, part_panels(plot, partial, present, is_anew=is_anew)
-    if panels is None:
-        like = first_of(plot, partial, present, is_anew=is_anew)
-        panels = grid_panels(plot, like, len(present))
-        if panels is None and (panels := slice_panels(plot, like[0].shape[1:], len(present))):
-            like = None
+    panels, like = panels_of(plot, partial, present, is_anew=is_anew)
     if panels is None:
         return kind(figure.add_subplot(), plot, inputs, partial, present, like=like)  # type: ignore[no-any-return]
     given: Any = (figure, _PAINTERS, inputs, partial, present, panels)

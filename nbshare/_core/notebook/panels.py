@@ -20,9 +20,9 @@ from nbshare._core.notebook.pointer import Cells
 from nbshare._core.notebook.reading import Reader, is_missing, names_of, parts_of
 from nbshare._core.notebook.values import GREY, Painter, first_of, points, span
 
-_MAX_PANELS = 12  # most panels in a figure, because smaller ones would be illegible
-_COLUMNS, _ROWS = 4, 3
-_MAX_NAME = 16  # characters at the axis of a panel. The panel's title has the whole name.
+_MAX_PANELS = 12  # in a figure, as smaller ones would be illegible
+_COLUMNS = 4
+_MAX_NAME = 16  # characters at the axis of a panel, whose title has the whole name
 
 
 @dataclass(frozen=True)
@@ -47,6 +47,42 @@ class Panels:
     are_alike: bool = True
 
 
+def panels_of(
+    plot: LivePlot, partial: Any, present: NDArray[np.bool_], *, is_anew: bool
+) -> tuple[Panels | None, tuple[NDArray[Any], Reader] | None]:
+    """Return the panels of a plot, or None if it has one, and the first result and its reader.
+
+    None stands for these if each panel has its own.
+    """
+    n = len(present)
+    parts = part_panels(plot, partial, present, is_anew=is_anew)
+    if parts is not None:
+        firsts = [first_of(each.plot, partial, present, is_anew=is_anew) for each in parts.panels]
+        return _with_further(parts, firsts, n), None
+    like = first_of(plot, partial, present, is_anew=is_anew)
+    if (panels := slice_panels(plot, like, n)) is not None:
+        return panels, None
+    return grid_panels(plot, like, n), like
+
+
+def _with_further(parts: Panels, firsts: list[tuple[NDArray[Any], Reader]], n: int) -> Panels:
+    """Return panels of parts, each split if it needs panels itself."""
+    most = max(1, _MAX_PANELS // len(parts.panels))
+    split = [
+        slice_panels(panel.plot, like, n, most) or grid_panels(panel.plot, like, n, most)
+        for panel, like in zip(parts.panels, firsts, strict=True)
+    ]
+    panels: list[Panel] = []
+    for panel, further in zip(parts.panels, split, strict=True):
+        panels += [panel] if further is None else further.panels
+    for panel in panels:
+        panel.plot._is_keyed = True
+    remarks = dict.fromkeys([parts.remark, *(each.remark for each in split if each)])
+    sizes = {len(each.panels) if each else 1 for each in split}
+    columns = max(sizes) if len(sizes) == 1 < max(sizes) <= _COLUMNS else _columns(len(panels))
+    return Panels(panels, columns, "".join(remarks), are_alike=False)
+
+
 def part_panels(
     plot: LivePlot, partial: Any, present: NDArray[np.bool_], *, is_anew: bool
 ) -> Panels | None:
@@ -63,7 +99,9 @@ def part_panels(
     return None if parts is None else _of_parts(plot, parts, len(present))
 
 
-def grid_panels(plot: LivePlot, like: tuple[NDArray[Any], Reader], n: int) -> Panels | None:
+def grid_panels(
+    plot: LivePlot, like: tuple[NDArray[Any], Reader], n: int, most: int = _MAX_PANELS
+) -> Panels | None:
     """Return a panel for each value of the axes of a grid that a plot does not show, or None.
 
     Parameters
@@ -72,8 +110,8 @@ def grid_panels(plot: LivePlot, like: tuple[NDArray[Any], Reader], n: int) -> Pa
         The plot of the whole.
     like
         The first result and its reader, from `values.first_of`.
-    n
-        Number of items.
+    n, most
+        Number of items, and of panels at most.
     """
     shape, n_coords = like[0].shape[1:], len(plot._coords)
     if plot.kind == "hist":
@@ -86,18 +124,21 @@ def grid_panels(plot: LivePlot, like: tuple[NDArray[Any], Reader], n: int) -> Pa
         has_own |= plot.reduction != "mean" and n_shown == 0  # the user combines the images
     if has_own or n_coords <= n_shown or (shape and n_coords > n_shown + 2):
         return None
-    return _of_grid(plot, n_shown, n)
+    return _of_grid(plot, n_shown, n, most)
 
 
-def slice_panels(plot: LivePlot, shape: tuple[int, ...], n: int) -> Panels | None:
-    """Return a panel for each slice of volumes, or None if the results are no volumes."""
+def slice_panels(
+    plot: LivePlot, like: tuple[NDArray[Any], Reader], n: int, most: int = _MAX_PANELS
+) -> Panels | None:
+    """Return a panel for each slice of volumes, or None if the first result is not one."""
+    shape = like[0].shape[1:]
     if plot.kind != "image" or len(shape) != 3 or shape[2] in (3, 4):
         return None
-    chosen, panels = _some(shape[0], _MAX_PANELS), []
+    chosen, panels = _some(shape[0], most), []
     for k in chosen:
         own = copy.copy(plot)
         own.value, own._coords, own._is_keyed = _value_of_slice(plot.value, k), {}, False
-        panels.append(Panel(f"result[{k}]", np.arange(n), own))
+        panels.append(Panel(f"{plot._of or 'result'}[{k}]", np.arange(n), own))
     remark = f", {len(chosen)} of {shape[0]} slices" if len(chosen) < shape[0] else ""
     return Panels(panels, _columns(len(panels)), remark)
 
@@ -162,8 +203,8 @@ def _value_of_part(value: Callable[[Any], Any] | None, name: str) -> Callable[[A
     return value_of_part
 
 
-def _of_grid(plot: LivePlot, n_shown: int, n: int) -> Panels:
-    """Return a panel of the first axes of a grid for each value of the further axes."""
+def _of_grid(plot: LivePlot, n_shown: int, n: int, most: int) -> Panels:
+    """Return panels of the first axes of a grid, for each value of the others."""
     coords = [*plot._coords.items()]
     further = coords[n_shown:]
     if len(further) > 2:
@@ -172,15 +213,15 @@ def _of_grid(plot: LivePlot, n_shown: int, n: int) -> Panels:
             f"A plot shows grids of up to 4 axes. This grid has {len(coords)}: {shown}. The run "
             "continues without the plot. xarray's .plot() draws a part of the results."
         )
-    most = [_MAX_PANELS] if len(further) == 1 else [_COLUMNS, _ROWS]
-    chosen = [_some(len(values), k) for (_, values), k in zip(further, most, strict=True)]
+    sides = [most] if len(further) == 1 else [min(_COLUMNS, most), math.ceil(most / _COLUMNS)]
+    chosen = [_some(len(values), k) for (_, values), k in zip(further, sides, strict=True)]
     numbers: Any = np.arange(n).reshape([len(values) for _, values in coords])
     texts = [[f"{name} = {text}" for text in names_of(values)] for name, values in further]
-    own = copy.copy(plot)
+    own, of = copy.copy(plot), [plot._of] if plot._of else []
     own._coords, own._is_keyed = dict(coords[:n_shown]), False
     panels = [
         Panel(
-            ", ".join(text[k] for text, k in zip(texts, places[::-1], strict=True)),
+            ", ".join([*of, *(text[k] for text, k in zip(texts, places[::-1], strict=True))]),
             numbers[(*[slice(None)] * n_shown, *places[::-1])].ravel(),
             own,
         )
@@ -248,7 +289,7 @@ class PanelsPainter:
         for panel, place in zip(panels.panels, axes, strict=False):
             own = like or first_of(panel.plot, partial, present, is_anew=is_anew)
             nothing = np.zeros(len(panel.items), np.bool_)
-            own_inputs = None if panels.are_alike else inputs
+            own_inputs = inputs if len(panel.items) == self._n and not panels.are_alike else None
             kind = kinds[panel.plot.kind]
             painter = kind(place, panel.plot, own_inputs, None, nothing, like=own)
             place.set_title(panel.title, loc="left", fontsize=points(9), color=GREY)
