@@ -31,6 +31,14 @@ def test_what_cannot_be_explored_is_refused(results, options, error, message):
         nbshare.explore(results, **options)
 
 
+def test_durations_have_the_unit_of_the_longest_so_far():
+    lasting = 10 ** np.arange(4)[:, np.newaxis] * np.arange(5).astype("m8[s]")
+    view = ResultGrid(finished(lasting), None, nbshare.LivePlot(), {})
+    for item, unit in enumerate(["s", "s", "min", "h"]):
+        view.draw(item, sharp=False)
+        assert view._figure.figure.axes[0].get_ylabel() == f"result ({unit})"
+
+
 def test_outside_of_a_notebook_a_sentence_says_what_to_do():
     """And the script goes on."""
     with pytest.warns(nbshare.errors.DisplayWarning, match="call it in a cell"):

@@ -213,6 +213,7 @@ FLUX = xr.DataArray(
     name="flux",
     attrs={"units": "Jy"},
 )
+DAY = np.arange(5) * np.timedelta64(1, "s")
 DAYS = pd.Series(np.arange(31.0), pd.date_range("2026-03-01", periods=31, name="day"), name="sum")
 
 
@@ -279,3 +280,27 @@ def test_a_long_title_and_label_are_wrapped():
         box = text.get_window_extent()
         assert figure.figure.bbox.x0 <= box.x0 <= box.x1 <= figure.figure.bbox.x1
         assert figure.figure.bbox.y0 <= box.y0 <= box.y1 <= figure.figure.bbox.y1
+
+
+@pytest.mark.parametrize("make", [lambda k: np.timedelta64(10**k, "s"), lambda k: DAY * 10**k])
+@pytest.mark.parametrize("kind", ["line", "image"])
+def test_reduced_durations_that_grow_have_the_unit_of_the_last(make, kind):
+    job = ReducedJob()
+    figure = LiveFigure(job, kind)
+    for n in range(1, 7):
+        job.n_done, job.value = n, make(n)
+        figure.frame(final=n == 6)
+    (cells,) = figure._cells()
+    days = np.ravel(make(6) / np.timedelta64(1, "D"))
+    assert cells.values.ravel()[-days.size :] == pytest.approx(days)
+    assert cells.names == ["result (d)"]
+
+
+def test_a_line_of_a_reduced_table_names_its_columns():
+    job = ReducedJob()
+    job.n_done, job.value = 9, pd.DataFrame({"low": np.arange(9.0), "high": np.arange(9.0) + 1})
+    figure = LiveFigure(job, "line")
+    figure.frame(final=True)
+    (axes,) = figure.figure.axes
+    assert [text.get_text() for text in axes.get_legend().texts] == ["low", "high"]
+    assert axes.get_ylabel() == "result"

@@ -123,8 +123,8 @@ class LinePainter(Painter):
         return extremes(self._numbers)[:2]
 
     def _named_by_axis(self, width: int) -> tuple[str, list[str]]:
-        """Return name and values, as texts, of the only axis of a result, if it has one."""
-        axes = self._reader.axes
+        """Return the name of the only axis of a result and the texts of its values, if any."""
+        axes = self._reader.axes or self._plot._axes
         if len(axes) != 1 or axes[0].values is None or len(axes[0].values) != width:
             return "", []
         return axes[0].name, names_of(axes[0].values)
@@ -271,8 +271,8 @@ class LinePainter(Painter):
         n_outside = 0
         if (categories := self.categories) is not None:
             write_names(self._axes.yaxis, categories)
-        if finite.size or self.limits:
-            ends = (finite.min(), finite.max()) if finite.size else (0.0, 1.0)
+        if finite.size or self.limits or self._is_log:
+            ends = (finite.min(), finite.max()) if finite.size else (1.0, 10.0)
             low, high = self._ends(*self._range(finite, *ends), margin=0.03)
             self._axes.set_ylim(low, high)
             is_inside = (low <= numbers) & (numbers <= high) & np.isfinite(self._x)[:, np.newaxis]
@@ -314,6 +314,7 @@ class TrendPainter(LinePainter):
         """Draw the results after some numbers of items, of `n_items` if known."""
         n, values = zip(*results, strict=True)
         part = read(self._plot, self._reader, list(values), np.arange(len(values)))
+        self._check_kind(part)
         self._place(Coordinates(np.asarray(n, float), "items", kind="i", is_index=True))
         self._numbers = np.asarray(self._reals(part), float).reshape(len(n), -1)
         self.taken = np.ones(len(n), np.bool_)

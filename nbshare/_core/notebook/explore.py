@@ -252,12 +252,9 @@ class ResultGrid:
         if self._drawn_like != alike:
             plot = copy.copy(self._plot)
             plot.kind, plot.value = kind, None
-            if kind == "line":
-                plot.xlabel = plot.xlabel or "element"
             self._figure, self._drawn_like = ResultFigure(plot), alike
-        rows = shown if kind == "line" else shown[None]
         span = None if own_scale else self._span(shown)
-        return self._figure.show(self.name(item), rows, span, sharp=sharp)
+        return self._figure.show(self.name(item), shown, span, sharp=sharp)
 
     def _span(self, shown: npt.NDArray[Any]) -> tuple[float, float] | None:
         """Return the range of all results so far, so that all are drawn on one scale."""

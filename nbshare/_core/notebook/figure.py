@@ -12,7 +12,7 @@ import math
 import textwrap
 import threading
 from collections.abc import Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any, cast
@@ -237,23 +237,33 @@ class LiveFigure:
         """Update the axes with the result of ``reduce=`` so far."""
         if (value := self._job._partial()) is None:
             return None
-        is_whole = parts_of(value) is None
-        form = np.shape(value) if is_whole else (), getattr(value, "dtype", type(value))
         self._trend.append((self._job.n_done, value))
-        if (self._n, self._dtype) != (1, form):
-            self._n, self._dtype = 1, form
-            self._build(value, np.ones(1, np.bool_))
-        for painter, plot in zip(self._painters, self._plots, strict=True):
-            if isinstance(painter, TrendPainter):
-                painter.follow(self._trend, self._job.n_items)
-            elif isinstance(painter, Painter | PanelsPainter):
-                painter.begin_anew(None)
-                painter.paint(*_rows_of(value, plot), final=final)
-            else:
-                painter.paint(value, np.ones(1, np.bool_), final=final)
+        self._paint_result(value, None, final=final)
         name = (len(self._plots) == 1 and self._plots[0].title) or self._job.label.replace("_", " ")
         self._write_title(name)
         return name, True
+
+    def _paint_result(
+        self, result: Any, limits: tuple[float, float] | None, *, final: bool
+    ) -> None:
+        """Update the axes with one result, on scales with these limits. Lay out if it is needed."""
+        form = np.shape(result) if parts_of(result) is None else ()
+        kind = form, getattr(result, "dtype", type(result))
+        is_like = (self._n, self._dtype) == (1, kind)
+        for is_new in [False, True] if is_like else [True]:
+            if is_new:
+                self._n, self._dtype = 1, kind
+                self._build(result, np.ones(1, np.bool_), is_anew=True)
+            with suppress(OtherKindError):  # longer durations
+                for painter, plot in zip(self._painters, self._plots, strict=True):
+                    if isinstance(painter, TrendPainter):
+                        painter.follow(self._trend, self._job.n_items)
+                    elif isinstance(painter, Painter | PanelsPainter):
+                        painter.begin_anew(limits)
+                        painter.paint(*_rows_of(result, plot), final=final)
+                    else:
+                        painter.paint(result, np.ones(1, np.bool_), final=final)
+                return
 
     def _painted_all(
         self, partial: Any, present: NDArray[np.bool_], final: bool
@@ -387,7 +397,7 @@ class ResultFigure(LiveFigure):
     """
 
     def __init__(self, plot: LivePlot) -> None:
-        super().__init__(cast(Any, SimpleNamespace(_inputs=None, _is_reduced=False)), plot)
+        super().__init__(cast(Any, SimpleNamespace(_inputs=None, _is_reduced=True)), plot)
 
     @staticmethod
     def blank(text: str) -> Frame:
@@ -400,26 +410,20 @@ class ResultFigure(LiveFigure):
         return Frame(file.getvalue(), (width, height), text, is_complete=True)
 
     def show(
-        self, name: str, rows: Any, limits: tuple[float, float] | None, *, sharp: bool
+        self, name: str, result: Any, limits: tuple[float, float] | None, *, sharp: bool
     ) -> Frame:
-        """Draw a result with its name as the title, on a scale with these limits."""
-        self._name, self._rows, self._limits = name, rows, limits
+        """Draw a result, under its name, on a scale with these limits."""
+        self._name, self._result, self._limits = name, result, limits
         frame = self.frame(final=sharp)
-        assert frame is not None  # some rows have arrived
+        assert frame is not None  # a result has arrived
         return frame
 
     def paint(self, *, final: bool) -> tuple[str, bool]:
         """Update the axes. Return the title, and True because all is shown."""
-        present = np.ones(len(self._rows), bool)
-        if not self._n:
-            self._n = len(present)
-            self._build(self._rows, present)
-        # Laid out once, because results do not move the axes, and again if labels of a sharp frame
+        self._paint_result(self._result, self._limits, final=final)
+        # Laid out once, because no result moves the axes, and again if labels of a sharp frame
         # would be cut off.
         self._n_frames = 2 * min(self._n_frames, 1)
-        painter: Any = self._painters[0]
-        painter.begin_anew(self._limits)
-        painter.paint(self._rows, present, final=final)
         self._write_title(self._name)
         return self._name, True
 
@@ -563,12 +567,10 @@ def _of_elements(plot: LivePlot, whole: Any = None) -> tuple[LivePlot, Any]:
     plot = copy.copy(plot)
     if plot.kind != "line":
         return plot, None
-    axis = next(iter(axes_of(whole)), ResultAxis("", "", None))
+    axis, *plot._axes = axes_of(whole) or [ResultAxis("", "", None)]
     name, unit = described(whole)
-    plot._of, plot.unit = (
-        name or ("row" if getattr(whole, "ndim", 0) > 1 else ""),
-        plot.unit or unit,
-    )
+    is_row = getattr(whole, "ndim", 0) > 1 and all(each.values is None for each in plot._axes)
+    plot._of, plot.unit = name or ("row" if is_row else ""), plot.unit or unit
     plot.xlabel, plot.xunit = plot.xlabel or axis.name or "element", plot.xunit or axis.unit
     return plot, axis.values
 

@@ -95,6 +95,7 @@ class LivePlot:
     _coords = cast("Mapping[str, npt.NDArray[Any]]", MappingProxyType({}))
     _is_keyed = True  # it has a colour bar or legend of its own
     _of = ""  # the part of a result that a panel shows
+    _axes = cast("Sequence[Any]", ())  # of one element of the result, if a line shows its elements
 
     def __init__(
         self,
