@@ -25,7 +25,7 @@ from matplotlib.dates import num2date
 from nbshare import LivePlot, grid
 from nbshare._core.notebook import Display, frames
 from nbshare._core.notebook.figure import LiveFigure
-from nbshare._core.notebook.live_plot import NothingYetError
+from nbshare._core.notebook.live_plot import CannotDrawError, NothingYetError
 from nbshare.errors import DisplayWarning
 from tests.support.grids import combined
 from tests.support.played import PlayedJob, played
@@ -43,6 +43,13 @@ def axes_of(results, plot="line", items=None, *, first=None):
         job.flags[:] = True
     figure.frame(final=True)
     return figure.figure.axes[0]
+
+
+def cells_of(results, kind):
+    """Return the values of the last frame, as the pointer on a page shows them."""
+    figure = LiveFigure(played(results, 1), kind)
+    figure.frame(final=True)
+    return figure._cells()
 
 
 # -- results of several lengths --------------------------------------------------------------------
@@ -137,6 +144,10 @@ def test_a_missing_number_is_a_gap(missing, place, first):
     assert "1 missing" in axes.get_title("left")
 
 
+def test_a_missing_number_is_counted_above_an_image():
+    assert axes_of([1.0, None, 3.0, 4.0], "image").get_title("left") == "horizon, 1 missing"
+
+
 @pytest.mark.parametrize("kind", ["line", "hist", "image"])
 @pytest.mark.parametrize(
     "results",
@@ -167,8 +178,7 @@ def test_a_result_that_value_cannot_take_is_a_gap_and_warns_once(kind, shown):
     with pytest.warns(DisplayWarning, match="KeyError") as caught:
         drawn = shown(job, LivePlot(kind, value=lambda result: result["E"]), 5, 9)
     assert len(caught) == 1
-    remarks = [", 1 missing", ", 2 missing"] if kind == "line" else ["", ""]
-    assert drawn == [f"horizon: 5 of 9{remarks[0]}", f"horizon: 9 of 9{remarks[1]}"]
+    assert drawn == ["horizon: 5 of 9, 1 missing", "horizon: 9 of 9, 2 missing"]
 
 
 def test_complex_results_after_real_ones_are_drawn_by_magnitude():
@@ -430,6 +440,19 @@ class Metres:
     def to_value(self, unit):
         """Return the number in a unit."""
         return self.value * {"m": 1, "km": 1000}[self.unit] / {"m": 1, "km": 1000}[unit]
+
+
+@pytest.mark.parametrize("kind", ["line", "image"])
+def test_times_of_a_day_are_durations_since_midnight(kind):
+    times = [dt.time(hour, 30) for hour in range(24)]
+    (cells,) = cells_of(times, kind)
+    assert cells.values.ravel()[:24].tolist() == [hour + 0.5 for hour in range(24)]
+    assert cells.names == ["result (h)"]
+
+
+def test_a_number_that_is_too_large_for_a_plot_is_refused_with_advice():
+    with pytest.raises(CannotDrawError, match="too large for float64"):
+        axes_of([1, 10**400])
 
 
 def test_quantities_have_the_unit_of_the_first_at_the_axis():

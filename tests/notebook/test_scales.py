@@ -66,6 +66,12 @@ def test_values_that_are_not_positive_are_left_out_and_counted(kind):
 
 
 @pytest.mark.parametrize("kind", ["line", "image", "hist"])
+def test_a_log_scale_without_a_positive_value_counts_them(kind):
+    _, title = drawn(np.array([-1.0, 0.0, -3.0]), LivePlot(kind, scale="log"))
+    assert title == "horizon: 3 of 3, 3 not positive"
+
+
+@pytest.mark.parametrize("kind", ["line", "image", "hist"])
 def test_a_log_scale_is_offered_for_values_of_many_decades(kind):
     assert drawn(VALUES, kind)[1].endswith(", values span 8 decades (see scale='log')")
     for others in (VALUES[:4], -VALUES):

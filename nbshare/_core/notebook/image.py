@@ -451,6 +451,8 @@ class ImagePainter(Painter):
         n_others = self._n_not_positive + self._reader.n_padded
         n_left_out = max(0, picture.n_left_out - n_others)
         remark = f", {n_left_out:,} NaN left out" if n_left_out else ""
+        if not self._has_cells:
+            remark += remark_on(0, 0, self._reader.n_missing)
         if self._is_coloured:
             if self._dtype.kind in "iu":
                 has_16_bits = self._dtype == np.uint16 and picture.high > 255
@@ -460,6 +462,8 @@ class ImagePainter(Painter):
             remark += f", as colours{remark_on(0, n_outside)}" if n_outside else ""
         elif picture.low <= picture.high:
             remark += self._colour(pixels, picture)
+        else:
+            remark += self._remark_on_scale(pixels, 0, 0)
         is_odd = self._show_odd(pixels, is_there)
         if self._is_coloured:
             self._image.set_data(opaque(without(is_odd, pixels), is_there))

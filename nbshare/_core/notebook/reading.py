@@ -183,6 +183,8 @@ class Reader:
         return np.reshape(numbers, whole.shape)
 
     def _time(self, time: Any) -> np.datetime64 | np.timedelta64:
+        if isinstance(time, dt.time):  # of a day
+            time = dt.datetime.combine(dt.date.min, time.replace(tzinfo=None)) - dt.datetime.min
         if isinstance(time, dt.timedelta):
             return np.timedelta64(time)
         if _is_period(time):  # of pandas
@@ -399,7 +401,7 @@ def _is_text(result: Any) -> bool:
 
 
 def _is_dated(item: Any) -> bool:
-    return isinstance(item, dt.date | dt.timedelta) or _is_period(item)
+    return isinstance(item, dt.date | dt.time | dt.timedelta) or _is_period(item)
 
 
 def _is_period(item: Any) -> bool:

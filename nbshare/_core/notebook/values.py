@@ -284,10 +284,11 @@ def read(plot: LivePlot, reader: Reader, partial: Any, items: NDArray[np.intp]) 
     else:
         try:
             part = reader.read([data[i] for i in items.tolist()])
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, OverflowError) as error:
             if reader.problem is error:
                 raise
-            raise refusal(plot, str(error)) from None
+            is_huge = isinstance(error, OverflowError)
+            raise refusal(plot, "too large for float64" if is_huge else str(error)) from None
     if part.dtype.kind not in "biufcMm":
         raise refusal(plot, f"arrays of dtype {part.dtype}")
     reader.longest_s = max(reader.longest_s, longest_s(part))
