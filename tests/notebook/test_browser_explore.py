@@ -125,6 +125,8 @@ def seen(tmp_path_factory):
             grid = Panel(page, GRID)
             grid.shows("azimuth = 0, height = 20", lambda: grid.drag("height", 1))
             grid.shows("azimuth = 120, height = 20", lambda: grid.drag("azimuth", 0.5))
+            azimuth = grid.cell.get_by_role("slider", name="azimuth", exact=True)
+            seen.spoken = azimuth.get_attribute("aria-valuetext")
             with contextlib.suppress(AssertionError):  # a test tells
                 wait_until(lambda: saved(page, folder) == LAST, 30)
             seen.names = saved(page, folder)
@@ -178,6 +180,11 @@ def test_a_slider_moved_by_mouse_while_a_job_runs_changes_the_picture(seen):
     assert seen.moved_s < 0.5
     assert "3 of 12 done, running" in seen.live
     assert seen.n_images == 1
+
+
+def test_a_screen_reader_says_the_value_of_a_slider(seen):
+    """Not its number among the values."""
+    assert seen.spoken == "120"
 
 
 def test_a_result_that_is_waited_for_is_shown_when_it_comes(seen):

@@ -61,11 +61,14 @@ _STYLE = f"""<style>
 {_CHILD}:has(.nbshare-words) + {_CHILD}:not(:has(.nbshare-panel)),
 {_CHILD}:has(.nbshare-words) + {_CHILD}:has(.nbshare-panel) + {_CHILD} {{display: none}}
 </style>"""
-# ipywidgets does not name the handles of its sliders for screen readers.
+# For screen readers, ipywidgets neither names the handles of its sliders nor says their values.
 _NAMES = """<script>(area => new MutationObserver(() => {
-  for (const slider of area.querySelectorAll('.nbshare-panel .widget-slider'))
-    slider.querySelector('.noUi-handle')?.setAttribute(
-      'aria-label', slider.querySelector('label').textContent);
+  for (const slider of area.querySelectorAll('.nbshare-panel .widget-slider')) {
+    const handle = slider.querySelector('.noUi-handle');
+    const text = part => slider.querySelector(part)?.textContent ?? '';
+    handle?.setAttribute('aria-label', text('label'));
+    handle?.setAttribute('aria-valuetext', text('.widget-readout'));
+  }
 }).observe(area, {childList: true, subtree: true}))(
   document.currentScript.closest('.jp-OutputArea'))</script>"""
 
