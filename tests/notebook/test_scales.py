@@ -210,9 +210,16 @@ def test_names_of_values_are_in_one_notation():
     assert names_of(np.array([0.0, 2.5e-7])) == ["0", "2.5e-7"]
 
 
-@pytest.mark.parametrize(("style", "alpha"), [({}, 0), ({"axes.edgecolor": "red"}, 255)])
+@pytest.mark.parametrize(
+    ("style", "alpha"),
+    [
+        ({}, 0),
+        ({"axes.edgecolor": "red"}, 255),
+        ({"axes.edgecolor": "red", "figure.facecolor": "none"}, 0),
+    ],
+)
 def test_a_users_plot_is_transparent_unless_the_style_is_the_users(style, alpha):
-    """It fits a dark page, in greys. Another style may be made for white."""
+    """It fits a dark page, in greys. Another style may be made for white, or for any page."""
     with mpl.rc_context(style):
         figure = LiveFigure(played(np.arange(5.0), 5), lambda ax, partial: ax.plot(partial))
         png = figure.frame(final=True).png

@@ -381,10 +381,7 @@ class LiveFigure:
         self._canvas.draw()
         picture = Image.fromarray(np.asarray(self._canvas.buffer_rgba()))
         self.figure.set_dpi(_DPI)
-        if self._is_styled:
-            return picture
-        white = Image.new("RGBA", picture.size, "white")  # below a transparent figure
-        return Image.alpha_composite(white, picture).convert("RGB")
+        return picture
 
 
 class ResultFigure(LiveFigure):
