@@ -316,7 +316,9 @@ def _histogram(durations: Sequence[int]) -> str:
     return (
         f'<div role="img" aria-label="durations of items, from {low} to {high}" '
         'style="display:flex;align-items:flex-end;gap:2px;line-height:1.2">'
-        f"<div>durations:&emsp;{low}&ensp;</div>{bars}<div>&ensp;{high}</div></div>"
+        f"<div>durations:&emsp;{low}&ensp;</div>"
+        f'<div style="display:contents;forced-color-adjust:none">{bars}</div>'
+        f"<div>&ensp;{high}</div></div>"
     )
 
 
