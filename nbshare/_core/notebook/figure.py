@@ -42,8 +42,8 @@ from nbshare._core.notebook.values import (
     FRAME,
     GREY,
     TICKS,
+    AnyPainter,
     OtherKindError,
-    Painter,
     dress,
     named,
     points,
@@ -123,8 +123,8 @@ class LiveFigure:
         self._style: Any = look if self._is_styled and not in_users_style else None
         self._n = 0
         self._dtype: Any = None
-        self._painters: list[Any] = []
-        self._trend: list[tuple[int, Any]] = []  # numbers of items, and their reduced results
+        self._painters: list[AnyPainter] = []
+        self._trend: list[tuple[int, Any]] = []  # number of items and the result of them
         self._n_soon: float = 0
         # Flags of the results in the current frame, those that it may show, and those in the last
         # good frame.
@@ -172,14 +172,12 @@ class LiveFigure:
 
     def _cells(self) -> list[Cells]:
         """Return the values of nbshare's own plots, for the pointer on a page."""
-        own = (each for each in self._painters if not isinstance(each, FunctionPainter))
-        return [cells for painter in own for cells in painter.cells()]
+        return [cells for painter in self._painters for cells in painter.cells()]
 
     @property
     def problem(self) -> Exception | None:
         """An error that the user's ``value=`` raised for a result, or None."""
-        problems = (getattr(painter, "problem", None) for painter in self._painters)
-        return next(filter(None, problems), None)
+        return next(filter(None, (painter.problem for painter in self._painters)), None)
 
     def _styled(self) -> AbstractContextManager[Any]:
         """Set Matplotlib's style, which all threads share, if no other thread may be drawing."""
@@ -223,8 +221,7 @@ class LiveFigure:
         what = shown[0][1] if len(shown) == 1 else "{}"
         if len(shown) > 1:
             for painter, (_, each) in zip(self._painters, shown, strict=True):
-                if isinstance(painter, Painter | PanelsPainter):
-                    painter.say(each.partition("{}")[2].lstrip(", "))
+                painter.say(each.partition("{}")[2].lstrip(", "))
         name = (len(shown) == 1 and self._plots[0].title) or self._job.label.replace("_", " ")
         said = ": ".join(filter(None, [name, what.format(of)]))
         # During the run, only the progress display shows a count, unless the plot is far behind.
@@ -258,11 +255,11 @@ class LiveFigure:
                 for painter, plot in zip(self._painters, self._plots, strict=True):
                     if isinstance(painter, TrendPainter):
                         painter.follow(self._trend, self._job.n_items)
-                    elif isinstance(painter, Painter | PanelsPainter):
+                    elif isinstance(painter, FunctionPainter):
+                        painter.paint(result, np.ones(1, np.bool_), final=final)
+                    else:
                         painter.begin_anew(limits)
                         painter.paint(*_rows_of(result, plot), final=final)
-                    else:
-                        painter.paint(result, np.ones(1, np.bool_), final=final)
                 return
 
     def _painted_all(
@@ -271,13 +268,11 @@ class LiveFigure:
         return [self._painted(painter, partial, present, final) for painter in self._painters]
 
     def _painted(
-        self, painter: Any, partial: Any, present: NDArray[np.bool_], final: bool
+        self, painter: AnyPainter, partial: Any, present: NDArray[np.bool_], final: bool
     ) -> tuple[int, str]:
         """Update one plot. Return the number of results shown, and a text with ``{}`` for it."""
-        if isinstance(painter, TilesPainter):
-            partial = [partial[i] for i in range(len(partial))]
-        if not isinstance(partial, Mosaic) or isinstance(painter, MosaicPainter):
-            return painter.paint(partial, present, final=final)  # type: ignore[no-any-return]
+        if not isinstance(partial, Mosaic) or isinstance(painter, MosaicPainter | TilesPainter):
+            return painter.paint(partial, present, final=final)
         whole, rows = _as_rows(partial)
         n, text = painter.paint(whole, rows, final=final)
         return (int(present.sum()) if n == rows.sum() else 0), text
@@ -311,7 +306,7 @@ class LiveFigure:
         if len(plots) == 1 and isinstance(self._painters[0], PanelsPainter):
             height = max(height, _PANEL_ROW * self._painters[0].n_rows)
             self.figure.set_size_inches(width / _DPI, height / _DPI)
-        if columns == rows == 1 and (ratio := getattr(self._painters[0], "ratio", None)):
+        if columns == rows == 1 and (ratio := self._painters[0].ratio):
             width = min(width, max(_LEAST_WIDTH, round(_IMAGE * ratio) + _AROUND))
             self.figure.set_size_inches(width / _DPI, height / _DPI)
         self._n_axes = len(self.figure.axes)
@@ -341,7 +336,7 @@ class LiveFigure:
         """Set the title of the axes or the figure, unless the user's function has set one."""
         axes = self.figure.axes[0]
         width = float(self.figure.get_size_inches()[0]) * _DPI
-        room = int(width / points(_TITLE_CHARACTER)) - 16 - getattr(self._painters[0], "n_above", 0)
+        room = int(width / points(_TITLE_CHARACTER)) - 16 - self._painters[0].n_above
         title = textwrap.fill(title, max(room, _LEAST_TITLE))
         before, self._title = self._title, title
         look: Any = {"fontsize": points(11), "parse_math": False}
@@ -428,9 +423,14 @@ class ResultFigure(LiveFigure):
 class TilesPainter(LinePainter):
     """Draws one number for each tile."""
 
+    def paint(self, partial: Any, present: NDArray[np.bool_], *, final: bool) -> tuple[int, str]:
+        """Update the axes. Return the number of results shown, and a text with ``{}`` for it."""
+        tiles = [partial[i] for i in range(len(partial))]
+        return super().paint(tiles, present, final=final)
 
-class FunctionPainter:
-    """Draws with the user's ``callable(ax, partial)`` or `LivePlot.draw`."""
+
+class FunctionPainter(AnyPainter):
+    """The user's ``callable(ax, partial)`` or `LivePlot.draw`."""
 
     def __init__(self, figure: Any, plot: LivePlot, *, is_styled: bool) -> None:
         self._figure, self._plot, self._is_styled = figure, plot, is_styled
@@ -462,9 +462,6 @@ class FunctionPainter:
         for legend in self._figure.findobj(Legend):
             legend.set_frame_on(False)
 
-    def show_done(self) -> None:
-        """Leave the axes as the function has drawn them."""
-
     def _label(self, axes: Axes) -> None:
         """Set labels of the plot that the function has not set."""
         plot = self._plot
@@ -482,8 +479,8 @@ def _painter_of(
     present: NDArray[np.bool_],
     *,
     is_anew: bool,
-) -> Painter | PanelsPainter:
-    """Return the painter of a plot of one of nbshare's kinds."""
+) -> AnyPainter:
+    """Return the painter of one of nbshare's kinds."""
     kind: Any = _PAINTERS[str(plot.kind)]
     if isinstance(partial, Mosaic):
         if kind is ImagePainter:

@@ -18,7 +18,7 @@ from nbshare._core.notebook.charts import MAX_LINES, n_lines
 from nbshare._core.notebook.live_plot import CannotDrawError, LivePlot
 from nbshare._core.notebook.pointer import Cells
 from nbshare._core.notebook.reading import Reader, is_missing, names_of, parts_of
-from nbshare._core.notebook.values import GREY, Painter, first_of, points, span
+from nbshare._core.notebook.values import GREY, AnyPainter, Painter, first_of, points, span
 
 _MAX_PANELS = 12  # in a figure, as smaller ones would be illegible
 _COLUMNS = 4
@@ -247,8 +247,8 @@ def _some(n: int, most: int) -> list[int]:
     return [*map(int, np.unique(places))]
 
 
-class PanelsPainter:
-    """Draws one of nbshare's kinds of plots in several axes, on one scale if these are alike.
+class PanelsPainter(AnyPainter):
+    """Draws one of nbshare's kinds in several axes, on one scale if these are alike.
 
     Parameters
     ----------
@@ -331,9 +331,3 @@ class PanelsPainter:
         self._limits = limits
         for painter in self._painters:
             painter.begin_anew(limits)
-
-    def say(self, remark: str) -> None:
-        """No-op, because each panel has its own title, which leaves no place for a remark."""
-
-    def show_done(self) -> None:
-        """Keep the panels unchanged, because all have the same axes."""

@@ -47,8 +47,44 @@ class OtherKindError(Exception):
     """Results that need another layout of the plot have arrived."""
 
 
-class Painter:
-    """Draws a plot into its axes.
+class AnyPainter:
+    """Draws one of the plots of a figure."""
+
+    n_above = 0  # characters of a legend next to the title
+
+    @property
+    def ratio(self) -> float | None:
+        """Width of an image for a height of 1, or None if the plot fills any place."""
+        return None
+
+    @property
+    def problem(self) -> Exception | None:
+        """An error that the user's ``value=`` raised for a result, or None."""
+        return None
+
+    def paint(self, partial: Any, present: NDArray[np.bool_], *, final: bool) -> tuple[int, str]:
+        """Update the axes.
+
+        Return the number of results shown, and a text with ``{}`` for that number.
+        """
+        raise NotImplementedError
+
+    def begin_anew(self, limits: tuple[float, float] | None) -> None:
+        """Read all results again, and show them on a scale with these limits."""
+
+    def say(self, remark: str) -> None:
+        """Write a remark above one of several plots."""
+
+    def show_done(self) -> None:
+        """Leave out the places of results that will not arrive."""
+
+    def cells(self) -> list[Cells]:
+        """Return the values that the plot shows and their places, for the pointer on a page."""
+        return []
+
+
+class Painter(AnyPainter):
+    """Draws one of nbshare's kinds into its axes.
 
     Parameters
     ----------
@@ -64,9 +100,8 @@ class Painter:
         The first result and its reader, from `first_of`. Default: those of `partial`.
     """
 
-    limits: tuple[float, float] | None = None  # of the values, if set from outside
-    n_above = 0  # characters of a legend next to the title
-    _are_combined = False  # whether several values become one
+    limits: tuple[float, float] | None = None  # of the values, if others set them
+    _are_combined = False  # several values of the results make one
 
     def __init__(
         self,
@@ -154,15 +189,8 @@ class Painter:
         are_dates = self._dtype.kind == "M"
         return {"categories": self.categories, "are_dates": are_dates, "zone": self._reader.zone}
 
-    def cells(self) -> list[Cells]:
-        """Return the values that the plot shows, with their places, for the pointer on a page."""
-        raise NotImplementedError
-
     def draw_key_of_all(self, figure: Any, axes: list[Axes]) -> None:
         """Draw the colour bar or legend for all panels of a plot."""
-
-    def show_done(self) -> None:
-        """Remove the places of results that will not arrive."""
 
     def _add(self, items: NDArray[np.intp], rows: NDArray[Any]) -> None:
         """Add the values of these results to the plot's data."""
