@@ -304,3 +304,14 @@ def test_a_line_of_a_reduced_table_names_its_columns():
     (axes,) = figure.figure.axes
     assert [text.get_text() for text in axes.get_legend().texts] == ["low", "high"]
     assert axes.get_ylabel() == "result"
+
+
+def test_reduced_durations_keep_the_unit_of_the_longest():
+    job = ReducedJob()
+    figure = LiveFigure(job, "line")
+    for n, (count, unit) in enumerate([(90, "D"), (60, "s"), (60_000, "ms")], 1):
+        job.n_done, job.value = n, np.timedelta64(count, unit)
+        figure.frame(final=n == 3)
+    (axes,) = figure.figure.axes
+    assert axes.lines[0].get_ydata().tolist() == pytest.approx([90, 1 / 1440, 1 / 1440])
+    assert axes.get_ylabel() == "result (d)"

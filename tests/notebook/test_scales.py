@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from types import SimpleNamespace
 
 import matplotlib as mpl
 import numpy as np
@@ -148,6 +149,23 @@ def test_a_line_of_tiles_has_one_number_of_each(how):
     expected = [getattr(np, f"nan{how}")(part) for part in parts]
     np.testing.assert_allclose(axes.lines[0].get_ydata(), expected)
     assert (axes.get_xlabel(), axes.get_ylabel()) == ("tile", f"{how} of each tile")
+
+
+def test_a_line_of_tiles_does_not_depend_on_the_order_in_which_they_arrive():
+    whole = np.arange(63.0).reshape(7, 9)
+    job = map_async(np.copy, tiles(whole, (4, 5), 0), backend="threads", progress=False)
+    job.result()
+    played = SimpleNamespace(
+        _partial=job._partial, _inputs=job._inputs, _is_reduced=False, _is_enough=False
+    )
+    played.label, played.n_items, played.state = "tiles", 4, "done"
+    figure = LiveFigure(played, "line")
+    for there in ([2], [1, 2], [1, 2, 3], [0, 1, 2, 3]):
+        played._present = np.isin(np.arange(4), there)
+        figure.frame(final=len(there) == 4)
+    parts = [whole[:4, :5], whole[:4, 5:], whole[4:, :5], whole[4:, 5:]]
+    (axes,) = figure.figure.axes
+    assert axes.lines[0].get_ydata().tolist() == [part.mean() for part in parts]
 
 
 def test_all_line_colours_are_readable_on_white_and_on_black():

@@ -12,7 +12,7 @@ import math
 import textwrap
 import threading
 from collections.abc import Mapping
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any, cast
@@ -45,6 +45,7 @@ from nbshare._core.notebook.values import (
     AnyPainter,
     OtherKindError,
     dress,
+    first_of,
     named,
     points,
 )
@@ -246,21 +247,24 @@ class LiveFigure:
         """Update the axes with one result, on scales with these limits. Lay out if it is needed."""
         form = np.shape(result) if parts_of(result) is None else ()
         kind = form, getattr(result, "dtype", type(result))
-        is_like = (self._n, self._dtype) == (1, kind)
-        for is_new in [False, True] if is_like else [True]:
-            if is_new:
-                self._n, self._dtype = 1, kind
-                self._build(result, np.ones(1, np.bool_), is_anew=True)
-            with suppress(OtherKindError):  # longer durations
-                for painter, plot in zip(self._painters, self._plots, strict=True):
-                    if isinstance(painter, TrendPainter):
-                        painter.follow(self._trend, self._job.n_items)
-                    elif isinstance(painter, FunctionPainter):
-                        painter.paint(result, np.ones(1, np.bool_), final=final)
-                    else:
-                        painter.begin_anew(limits)
-                        painter.paint(*_rows_of(result, plot), final=final)
-                return
+        if (self._n, self._dtype) != (1, kind):
+            self._n, self._dtype = 1, kind
+            self._build(result, np.ones(1, np.bool_), is_anew=True)
+        try:
+            self._update_all(result, limits, final=final)
+        except OtherKindError:  # longer durations
+            self._build(result, np.ones(1, np.bool_), is_anew=True)
+            self._update_all(result, limits, final=final)
+
+    def _update_all(self, result: Any, limits: tuple[float, float] | None, *, final: bool) -> None:
+        for painter, plot in zip(self._painters, self._plots, strict=True):
+            if isinstance(painter, TrendPainter):
+                painter.follow(self._trend, self._job.n_items)
+            elif isinstance(painter, FunctionPainter):
+                painter.paint(result, np.ones(1, np.bool_), final=final)
+            else:
+                painter.begin_anew(limits)
+                painter.paint(*_rows_of(result, plot), final=final)
 
     def _painted_all(
         self, partial: Any, present: NDArray[np.bool_], final: bool
@@ -327,7 +331,10 @@ class LiveFigure:
             return FunctionPainter(figure, plot, is_styled=self._is_styled)
         if self._job._is_reduced:
             if plot.kind == "line" and is_trend(plot, partial):
-                return TrendPainter(figure.add_subplot(), plot, None, [partial], present)
+                values = [value for _, value in self._trend]
+                there = np.ones(len(values), np.bool_)
+                like = first_of(plot, values, there, is_anew=True)
+                return TrendPainter(figure.add_subplot(), plot, None, values, there, like=like)
             plot, inputs = _of_elements(plot, partial)
             partial, present = _rows_of(partial, plot)
         return _painter_of(figure, plot, inputs, partial, present, is_anew=is_anew)
@@ -487,7 +494,9 @@ def _painter_of(
             return MosaicPainter(figure.add_subplot(), plot, inputs, partial, present)
         if kind is LinePainter and len(partial.layout.whole) > 1:
             tiles = [partial[i] for i in range(len(partial))]
-            return TilesPainter(figure.add_subplot(), _of_tiles(plot), None, tiles, present)
+            first = first_of(plot, tiles, present, is_anew=is_anew)
+            given: Any = (figure.add_subplot(), _of_tiles(plot), None, tiles, present)
+            return TilesPainter(*given, like=first)
         return kind(  # type: ignore[no-any-return]
             figure.add_subplot(), *_of_elements(plot), *_as_rows(partial)
         )
@@ -499,23 +508,14 @@ def _painter_of(
     panels, like = panels_of(plot, partial, present, is_anew=is_anew)
     if panels is None:
         return kind(figure.add_subplot(), plot, inputs, partial, present, like=like)  # type: ignore[no-any-return]
-    given: Any = (figure, _PAINTERS, inputs, partial, present, panels)
+    given = (figure, _PAINTERS, inputs, partial, present, panels)
     return PanelsPainter(*given, is_anew=is_anew, like=like)
 
 
 def _of_tiles(plot: LivePlot) -> LivePlot:
-    """Return a line plot of one number for each tile, because tiles differ in shape."""
-    own, value, how = copy.copy(plot), plot.value, plot.reduction
-
-    def number_of(tile: Any) -> Any:
-        values = np.asarray(unmasked(tile if value is None else value(tile)))
-        if values.ndim == 0 or how == "last":
-            return values.ravel()[-1]
-        values = values[~np.isnan(values)]
-        return getattr(values, how)() if values.size else None
-
-    own.value, own.xlabel = number_of, plot.xlabel or "tile"
-    own.label = plot.label or f"{how} of each tile"
+    """Return a line plot of one number of each tile."""
+    own = copy.copy(plot)
+    own.xlabel, own._of = plot.xlabel or "tile", "tile"
     return own
 
 
