@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -11,6 +13,7 @@ from matplotlib.dates import date2num
 from nbshare import LivePlot, grid
 from nbshare._core.notebook.figure import LiveFigure
 from nbshare._core.notebook.live_plot import CannotDrawError
+from tests.support.grids import combined
 from tests.support.played import played
 
 A, B = [0.0, 1.0, 2.0], [10, 20]
@@ -24,7 +27,8 @@ def panels(results, items, plot="image", share=1.0):
     figure.frame(final=False)
     job.flags[:] = True
     frame = figure.frame(final=True)
-    return {axes.get_title("left"): axes for axes in figure.figure.axes}, frame
+    titles = [axes.get_title("left").replace("\n", " ") for axes in figure.figure.axes]
+    return dict(zip(titles, figure.figure.axes, strict=True)), frame
 
 
 def test_a_third_axis_of_a_grid_has_a_panel_for_each_value():
@@ -140,6 +144,92 @@ def test_histograms_of_parts_with_names_are_apart():
     results = [{"mean": float(i), "std": 100.0 + i} for i in range(20)]
     axes, _ = panels(results, range(20), "hist")
     assert axes["mean"].get_xlim()[1] < 30 < 90 < axes["std"].get_xlim()[0]
+
+
+# -- texts have room -------------------------------------------------------------------------------
+
+
+def overlapping(figure):
+    """Return the labels of ticks that reach into the next one, and titles beyond the figure."""
+    figure._canvas.draw()
+    found, (_, _, width, height) = [], figure.figure.bbox.bounds
+    every = [each for axes in figure.figure.axes for each in (axes, *axes.child_axes)]
+    for k, axis in [pair for axes in every for pair in enumerate((axes.xaxis, axes.yaxis))]:
+        labels = zip(axis.get_majorticklocs(), axis.get_ticklabels(), strict=False)
+        low, high = sorted(axis.get_view_interval())
+        shown = [(label, label.get_window_extent()) for at, label in labels if low <= at <= high]
+        shown = [each for each in shown if each[0].get_text() and not each[0].get_rotation()]
+        shown.sort(key=lambda each: each[1].get_points()[0][k])
+        for (label, one), (_, other) in pairwise(shown):
+            if one.get_points()[1][k] > other.get_points()[0][k] + 0.5:
+                found.append(label.get_text())
+    titles = [axes._left_title for axes in every if axes._left_title.get_text()]
+    for title in titles:
+        box = title.get_window_extent()
+        if min(box.x0, box.y0, width - box.x1, height - box.y1) < -1:
+            found.append(title.get_text())
+    return found
+
+
+LONG = [f"category {c}" for c in "abcdefgh"]
+HOURS = pd.date_range("2026-01-01", periods=5, freq="h")
+VALUES = {
+    "numbers": float,
+    "images": lambda i: np.full((30, 40), i),
+    "names": lambda i: {"a name that is long": i, "b": 2 * i, "another name": 3},
+    "parts": lambda i: {"image": np.full((20, 30), i), "n": i, "text": "ab"[i % 2]},
+}
+
+
+@pytest.mark.parametrize(
+    ("make", "items", "plot"),
+    combined(
+        VALUES,
+        [grid(alpha=np.linspace(0.1, 9.9, 7), beta=LONG), grid(a=HOURS, b=[1e-6, 1.0, 1e6])],
+        ["line", "image", ["line", "image"]],
+        soak=True,
+    ),
+)
+def test_texts_at_the_axes_and_above_panels_have_room(make, items, plot):
+    """Also under images that are narrower than their place, and next to other plots."""
+    results = [VALUES[make](i) for i in range(len(items))]
+    job = played(results, 1)
+    job._inputs = items
+    figure = LiveFigure(job, plot)
+    figure.frame(final=True)
+    assert overlapping(figure) == []
+
+
+def test_lines_of_parts_in_panels_have_one_legend():
+    points = grid(a=A, b=B)
+    axes, _ = panels([{"mean": a, "error": b} for a in A for b in B], points, "line")
+    figure = axes["b = 10"].figure
+    assert [each.get_legend() for each in axes.values()] == [None, None]
+    (legend,) = figure.legends
+    assert [text.get_text() for text in legend.texts] == ["mean", "error"]
+
+
+def test_panels_among_several_plots_have_a_row_of_their_own():
+    points = grid(a=A, b=B, c=[1, 2, 3])
+    results = np.arange(18.0)
+    job = played(results, 1)
+    job._inputs = points
+    figure = LiveFigure(job, ["image", "hist"])
+    frame = figure.frame(final=True)
+    assert frame.size[0] == 760
+    first, last = figure.figure.axes[0], figure.figure.axes[-1]
+    assert first.get_window_extent().y0 > last.get_window_extent().y1
+    assert last.get_window_extent().width > 500
+
+
+def test_named_numbers_over_a_grid_of_four_axes_have_panels():
+    """No line goes through the values of several axes as if they were one."""
+    points = grid(a=A, b=B, c=[1, 2], d=["u", "v"])
+    rows = [{"mean": a * b, "error": c} for a in A for b in B for c in (1, 2) for _ in "uv"]
+    axes, _ = panels(rows, points, "line")
+    assert len([title for title in axes if title]) == 8
+    lines = axes["mean, c = 1, d = u"].lines
+    assert np.array_equal([line.get_ydata() for line in lines], np.multiply.outer(B, A))
 
 
 # -- the one result of reduce= -------------------------------------------------------------------

@@ -75,7 +75,8 @@ _MAX_WHOLE = 60  # integers in a smaller range get one bar each
 class LinePainter(Painter):
     """Draws results as lines, against the items if these are numbers or dates."""
 
-    _hue: tuple[str, NDArray[Any]] | None = None  # an axis of a grid, with a line for each value
+    _hue: tuple[str, NDArray[Any]] | None = None  # an axis of a grid, a line for each value
+    _key: tuple[list[str], str] | None = None  # names of the lines, and the title of them
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -97,15 +98,17 @@ class LinePainter(Painter):
         look: dict[str, Any] = {"color": GREY, "s": 20, "clip_on": False, "zorder": 4}
         look["transform"] = axes.get_xaxis_transform()
         self._odd = [axes.scatter([], [], marker=marker, **look) for _, marker, _ in _ODD]
-        if self._hue is not None and plot._is_keyed:
-            self._name_hue(*self._hue)
-        elif self._hue is None and width > 1:
+        if self._hue is not None:
+            self._key = names_of(self._hue[1]), self._hue[0]
+        elif width > 1:
             whole = plot._of or "result"
             word = whole if width < 4 else ""  # more names have no room next to the title
             title, named_by_axis = self._named_by_axis(width)
             names = names or named_by_axis
             names = names or [f"{whole}[0]", *(f"{word}[{k}]" for k in range(1, width))]
-            self._draw_key(names, title)
+            self._key = names, title
+        if plot._is_keyed and self._key:
+            self._draw_key(*self._key)
         name = self._name(f"{plot.reduction} of each " if self._are_combined else "")
         write_label(axes.yaxis, name)
         unit = plot.unit or self._reader.unit or self._duration
@@ -139,36 +142,32 @@ class LinePainter(Painter):
         markers = itertools.cycle(_MARKERS if len(values) <= _MAX_KEY else "o")
         return list(zip(_HUES(np.linspace(0, 1, len(values))), markers, strict=False))
 
-    def _name_hue(self, name: str, values: NDArray[Any]) -> None:
-        """Show which value of a grid's second axis each line has."""
-        if len(values) <= _MAX_KEY:
-            self._draw_key(names_of(values), name)
-        else:
-            self._draw_bar(self._axes.figure, cax=self._axes.inset_axes((1.03, 0, 0.035, 1)))
-
     def draw_key_of_all(self, figure: Any, axes: list[Any]) -> None:
-        """Draw the legend or colour bar of a grid's second axis for all panels."""
-        if self._hue is None:
+        """Draw the legend or colour bar for all panels of a plot."""
+        if self._key is None:
             return
-        name, values = self._hue
-        if len(values) > _MAX_KEY:
+        names, title = self._key
+        if len(names) > _MAX_KEY:
             self._draw_bar(figure, ax=axes, fraction=0.05, pad=0.02)
             return
-        look = {**_KEY, "fontsize": points(9), "title_fontsize": points(9), "title": name}
-        key = figure.legend(self._lines, names_of(values), loc="outside right upper", **look)
+        look = {**_KEY, "fontsize": points(9), "title_fontsize": points(9), "title": title}
+        key = figure.legend(self._lines, names, loc="outside right upper", **look)
         key.get_title().set_color(GREY)
 
     def _draw_bar(self, figure: Any, **place: Any) -> None:
-        assert self._hue is not None
-        name, values = self._hue
-        bar: Any = figure.colorbar(ScalarMappable(Normalize(0, len(values) - 1), _HUES), **place)
+        assert self._key is not None
+        names, title = self._key
+        bar: Any = figure.colorbar(ScalarMappable(Normalize(0, len(names) - 1), _HUES), **place)
         dress(bar.ax)
         bar.outline.set_visible(False)
-        bar.set_label(name)
-        write_names(bar.ax.yaxis, names_of(values))
+        bar.set_label(title)
+        write_names(bar.ax.yaxis, names)
 
-    def _draw_key(self, names: list[str], title: str = "") -> None:
-        """Draw a legend, above the axes if there is room, otherwise next to them."""
+    def _draw_key(self, names: list[str], title: str) -> None:
+        """Name the lines, above the axes if there is room, otherwise next to them."""
+        if len(names) > _MAX_KEY:
+            self._draw_bar(self._axes.figure, cax=self._axes.inset_axes((1.03, 0, 0.035, 1)))
+            return
         look = {**_KEY, "fontsize": points(9), "title_fontsize": points(9)}
         n_above = sum(map(len, names)) + 3 * len(names)
         if n_above > _SHARE_ABOVE * room_of(self._axes.xaxis) or title:
@@ -205,6 +204,7 @@ class LinePainter(Painter):
         """Prepare the x axis for places."""
         plot, self._places = self._plot, places
         write_label(self._axes.xaxis, places.title(plot.xlabel, plot.xunit))
+        places.scale(self._axes.xaxis)
         places.write(self._axes.xaxis)
         order: Any = np.argsort(places.values, kind="stable")
         is_sorted = bool((order[:-1] < order[1:]).all())

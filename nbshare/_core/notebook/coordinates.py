@@ -125,8 +125,13 @@ class Coordinates:
         """Return the label of the axis. That of the user has precedence."""
         return named(label or self.label, unit or self.unit or name_of(self.zone))
 
+    def scale(self, axis: Axis) -> None:
+        """Choose the scale of an axis."""
+        if self.is_log:
+            getattr(axis.axes, f"set_{axis.axis_name}scale")("log")  # type: ignore[attr-defined]
+
     def write(self, axis: Axis) -> None:
-        """Choose the scale and the ticks of an axis.
+        """Choose the ticks of an axis, which has its scale.
 
         A single value, and uneven ones, become the ticks if there is room for their names.
         """
@@ -137,8 +142,6 @@ class Coordinates:
         elif self.kind == "M":
             write_dates(axis, self.zone)
         else:
-            if self.is_log:
-                getattr(axis.axes, f"set_{axis.axis_name}scale")("log")  # type: ignore[attr-defined]
             is_whole = self.kind in "iu"
             is_uneven = not self.is_even or len(self.values) == 1
             if is_uneven and len(self.values) <= _MOST_WRITTEN:

@@ -52,9 +52,9 @@ from nbshare._core.notebook.values import (
 from nbshare._core.shapes.shaped import ShapedItems
 from nbshare._core.shapes.tiles import Mosaic, Tiles
 
-# Size on the page, in pixels, of a single plot, and of one of several in two columns. Together,
-# these are as wide as the progress display.
-_ALONE, _PANEL = (760, 440), (380, 300)
+# Size on the page, in pixels, of a single plot, as wide as the progress display, and the height of
+# each of several.
+_ALONE, _BESIDE = (760, 440), 300
 _PANEL_ROW = 210  # height of a row of panels of one plot
 # Pixels of a single image: its height, the width of axis and colour bar, and the smallest width.
 _IMAGE, _AROUND, _LEAST_WIDTH = 370, 160, 440
@@ -291,31 +291,50 @@ class LiveFigure:
             plots = [copy.copy(plot) for plot in plots]
             for plot in plots:
                 plot._coords = inputs._plot_coords
-        columns = min(len(plots), 2)
-        rows = math.ceil(len(plots) / 2)
-        width, height = _ALONE if columns == 1 else _PANEL
-        size = (columns * width / _DPI, rows * height / _DPI)
+        heights = [_ALONE[1]] if len(plots) == 1 else [_BESIDE] * math.ceil(len(plots) / 2)
+        places = self._make_figure(heights, columns=min(len(plots), 2))
+        given: Any = (plots, inputs, partial, present)
+        self._painters = self._painters_in(places, *given, is_anew=is_anew)
+        width = _ALONE[0]
+        if any(painter.n_rows for painter in self._painters):  # of panels
+            heights = [max(heights[0], _PANEL_ROW * painter.n_rows) for painter in self._painters]
+            self.figure.set_size_inches(width / _DPI, sum(heights) / _DPI)
+            if len(plots) > 1:  # panels have no room next to other plots
+                places = self._make_figure(heights, columns=1)
+                self._painters = self._painters_in(places, *given, is_anew=is_anew)
+        elif len(plots) == 1 and (ratio := self._painters[0].ratio):
+            width = min(width, max(_LEAST_WIDTH, round(_IMAGE * ratio) + _AROUND))
+            self.figure.set_size_inches(width / _DPI, heights[0] / _DPI)
+        self._n_axes = len(self.figure.axes)
+        self._n_frames = 0
+        self._title = ""
+
+    def _make_figure(self, heights: list[int], *, columns: int) -> list[FigureBase]:
+        """Make the figure. Return the places of plots, in rows of some heights."""
+        size = (_ALONE[0] / _DPI, sum(heights) / _DPI)
         self.figure = Figure(figsize=size, dpi=_DPI, layout="constrained")
         if self._is_styled:  # because a user's style may be made for a white page
             self.figure.set_facecolor("none")
         self._canvas: Any = FigureCanvasAgg(self.figure)  # a bare Figure's draw() does nothing
-        places: list[FigureBase] = [self.figure]
-        if len(plots) > 1:
-            grid = self.figure.subfigures(rows, columns, squeeze=False)
-            places = list(cast(Any, grid).flat)
-        self._painters = [
+        if len(heights) == columns == 1:
+            return [self.figure]
+        look: dict[str, Any] = {"squeeze": False, "height_ratios": heights}
+        return list(cast(Any, self.figure.subfigures(len(heights), columns, **look)).flat)
+
+    def _painters_in(
+        self,
+        places: list[FigureBase],
+        plots: list[LivePlot],
+        inputs: Any,
+        partial: Any,
+        present: NDArray[np.bool_],
+        *,
+        is_anew: bool,
+    ) -> list[AnyPainter]:
+        return [
             self._painter(figure, plot, inputs, partial, present, is_anew=is_anew)
             for figure, plot in zip(places, plots, strict=False)
         ]
-        if len(plots) == 1 and isinstance(self._painters[0], PanelsPainter):
-            height = max(height, _PANEL_ROW * self._painters[0].n_rows)
-            self.figure.set_size_inches(width / _DPI, height / _DPI)
-        if columns == rows == 1 and (ratio := self._painters[0].ratio):
-            width = min(width, max(_LEAST_WIDTH, round(_IMAGE * ratio) + _AROUND))
-            self.figure.set_size_inches(width / _DPI, height / _DPI)
-        self._n_axes = len(self.figure.axes)
-        self._n_frames = 0
-        self._title = ""
 
     def _painter(
         self,

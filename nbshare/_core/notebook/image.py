@@ -345,10 +345,9 @@ class ImagePainter(Painter):
     def _place_axes(self) -> None:
         """Label the axes, and show the area of the image."""
         axes, plot, layout = self._axes, self._plot, self._layout
-        write_label(axes.xaxis, layout.x.title(plot.xlabel, plot.xunit))
-        write_label(axes.yaxis, layout.y.title(plot.ylabel, plot.yunit))
-        layout.x.write(axes.xaxis)
-        layout.y.write(axes.yaxis)
+        # First its shape, as texts are written for it.
+        for axis, places in ((axes.xaxis, layout.x), (axes.yaxis, layout.y)):
+            places.scale(axis)
         left, right = sorted(layout.x.unscaled(np.array(layout.x.ends)).tolist())
         bottom, top = sorted(layout.y.unscaled(np.array(layout.y.ends)).tolist())
         # Coordinates grow upwards, but the first row is on top if rows are only numbered.
@@ -357,6 +356,10 @@ class ImagePainter(Painter):
         is_small = isinstance(axes.figure, SubFigure) or not plot._is_keyed
         fills = is_small and not (self._is_stack or _is_to_scale(plot))
         axes.set_aspect("auto" if fills else layout.aspect)
+        write_label(axes.xaxis, layout.x.title(plot.xlabel, plot.xunit))
+        write_label(axes.yaxis, layout.y.title(plot.ylabel, plot.yunit))
+        layout.x.write(axes.xaxis)
+        layout.y.write(axes.yaxis)
 
     def _draw_bar(self, extend: str) -> None:
         """Draw the colour bar, with an arrow at each end beyond which values lie."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import itertools
 import math
+import textwrap
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import islice
@@ -18,10 +19,11 @@ from nbshare._core.notebook.charts import MAX_LINES, n_lines
 from nbshare._core.notebook.live_plot import CannotDrawError, LivePlot
 from nbshare._core.notebook.pointer import Cells
 from nbshare._core.notebook.reading import Reader, is_missing, names_of, parts_of
-from nbshare._core.notebook.values import GREY, AnyPainter, Painter, first_of, points, span
+from nbshare._core.notebook.values import GREY, AnyPainter, Painter, first_of, points, room_of, span
 
 _MAX_PANELS = 12  # in a figure, as smaller ones would be illegible
-_COLUMNS = 4
+_COLUMNS, _ROWS = 4, 3
+_TITLE = 0.75  # of the width of a panel, as a legend or colour bar takes some
 _MAX_NAME = 16  # characters at the axis of a panel, whose title has the whole name
 
 
@@ -164,7 +166,7 @@ def _parts(plot: LivePlot, results: list[Any]) -> dict[str, tuple[Any, ...] | No
     if plot.kind == "hist" or len(set(kinds.values())) > 1:
         return kinds
     if plot.kind == "line":
-        return kinds if len(named) > MAX_LINES else None
+        return kinds if len(named) > MAX_LINES or len(plot._coords) > 3 else None
     are_arrays = any(kind is not None and kind[0] for kind in kinds.values())
     return kinds if are_arrays or len(plot._coords) > 1 else None
 
@@ -213,7 +215,10 @@ def _of_grid(plot: LivePlot, n_shown: int, n: int, most: int) -> Panels:
             f"A plot shows grids of up to 4 axes. This grid has {len(coords)}: {shown}. The run "
             "continues without the plot. xarray's .plot() draws a part of the results."
         )
-    sides = [most] if len(further) == 1 else [min(_COLUMNS, most), math.ceil(most / _COLUMNS)]
+    sides = [most]
+    if len(further) == 2:
+        columns = min(len(further[0][1]), _COLUMNS, most)
+        sides = [columns, min(most // columns, _ROWS)]
     chosen = [_some(len(values), k) for (_, values), k in zip(further, sides, strict=True)]
     numbers: Any = np.arange(n).reshape([len(values) for _, values in coords])
     texts = [[f"{name} = {text}" for text in names_of(values)] for name, values in further]
@@ -292,7 +297,8 @@ class PanelsPainter(AnyPainter):
             own_inputs = inputs if len(panel.items) == self._n and not panels.are_alike else None
             kind = kinds[panel.plot.kind]
             painter = kind(place, panel.plot, own_inputs, None, nothing, like=own)
-            place.set_title(panel.title, loc="left", fontsize=points(9), color=GREY)
+            title = textwrap.fill(panel.title, int(_TITLE * room_of(place.xaxis)))
+            place.set_title(title, loc="left", fontsize=points(9), color=GREY)
             place.tick_params(labelsize=points(8))
             if panels.are_alike:
                 place.label_outer()

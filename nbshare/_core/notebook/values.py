@@ -51,6 +51,7 @@ class AnyPainter:
     """Draws one of the plots of a figure."""
 
     n_above = 0  # characters of a legend next to the title
+    n_rows = 0  # of panels
 
     @property
     def ratio(self) -> float | None:
@@ -400,13 +401,13 @@ def write_label(axis: Axis, label: str) -> None:
 def room_of(axis: Axis) -> float:
     """Return the number of characters that fit along an axis of a plot or panel."""
     axes, place = axis.axes, axis.axes.get_subplotspec()
-    grid = place.get_gridspec() if place else None
-    box = axes.figure.bbox
-    if isinstance(axis, XAxis):
-        n, room = grid.ncols if grid else 1, _ROOM * box.width / _WIDTH
-    else:
-        n, room = grid.nrows if grid else 1, _ROOM_BESIDE * box.height / _HEIGHT
-    return float(room / n / points(1))
+    grid, box = place.get_gridspec() if place else None, axes.figure.bbox
+    wide, tall = box.width / (grid.ncols if grid else 1), box.height / (grid.nrows if grid else 1)
+    if (aspect := axes.get_aspect()) != "auto":  # the axes may be smaller than their place
+        slope = float(aspect) * axes.get_data_ratio()
+        wide, tall = min(wide, tall / slope), min(tall, wide * slope)
+    room = _ROOM * wide / _WIDTH if isinstance(axis, XAxis) else _ROOM_BESIDE * tall / _HEIGHT
+    return float(room / points(1))
 
 
 def write_names(axis: Axis, names: list[str]) -> None:
@@ -454,8 +455,9 @@ def write_whole(axis: Axis) -> None:
 def write_dates(axis: Axis, zone: dt.tzinfo | None = None) -> None:
     """Format the numbers of an axis as dates in a time zone, or in UTC if there is none."""
     zone = zone or dt.UTC
-    is_small = room_of(axis) < (_WIDE if isinstance(axis, XAxis) else _TALL)
-    few = {"minticks": 3, "maxticks": 7} if is_small else {}
+    enough, each = (_WIDE, 10) if isinstance(axis, XAxis) else (_TALL, 4)
+    most = max(2, int(room_of(axis) / each))
+    few = {"minticks": min(most, 3), "maxticks": most} if most < enough / each else {}
     locator: Any = AutoDateLocator(tz=zone, **few)  # type: ignore[no-untyped-call]
     formatter: Any = ConciseDateFormatter(locator, tz=zone)  # type: ignore[no-untyped-call]
     axis.set_major_locator(locator)
