@@ -126,7 +126,7 @@ class LinePainter(Painter):
         return extremes(self._numbers)[:2]
 
     def _named_by_axis(self, width: int) -> tuple[str, list[str]]:
-        """Return the name of the only axis of a result and the texts of its values, if any."""
+        """Return name and values, as texts, of the only axis of a result, if it has one."""
         axes = self._reader.axes or self._plot._axes
         if len(axes) != 1 or axes[0].values is None or len(axes[0].values) != width:
             return "", []
@@ -164,7 +164,7 @@ class LinePainter(Painter):
         write_names(bar.ax.yaxis, names)
 
     def _draw_key(self, names: list[str], title: str) -> None:
-        """Name the lines, above the axes if there is room, otherwise next to them."""
+        """Draw a legend, above the axes if there is room, otherwise next to them."""
         if len(names) > _MAX_KEY:
             self._draw_bar(self._axes.figure, cax=self._axes.inset_axes((1.03, 0, 0.035, 1)))
             return

@@ -430,7 +430,7 @@ class ResultFigure(LiveFigure):
     def show(
         self, name: str, result: Any, limits: tuple[float, float] | None, *, sharp: bool
     ) -> Frame:
-        """Draw a result, under its name, on a scale with these limits."""
+        """Draw a result with its name as the title, on a scale with these limits."""
         self._name, self._result, self._limits = name, result, limits
         frame = self.frame(final=sharp)
         assert frame is not None  # a result has arrived
@@ -456,7 +456,7 @@ class TilesPainter(LinePainter):
 
 
 class FunctionPainter(AnyPainter):
-    """The user's ``callable(ax, partial)`` or `LivePlot.draw`."""
+    """Draws with the user's ``callable(ax, partial)`` or `LivePlot.draw`."""
 
     def __init__(self, figure: Any, plot: LivePlot, *, is_styled: bool) -> None:
         self._figure, self._plot, self._is_styled = figure, plot, is_styled
@@ -506,7 +506,7 @@ def _painter_of(
     *,
     is_anew: bool,
 ) -> AnyPainter:
-    """Return the painter of one of nbshare's kinds."""
+    """Return the painter of a plot of one of nbshare's kinds."""
     kind: Any = _PAINTERS[str(plot.kind)]
     if isinstance(partial, Mosaic):
         if kind is ImagePainter:
@@ -532,7 +532,7 @@ def _painter_of(
 
 
 def _of_tiles(plot: LivePlot) -> LivePlot:
-    """Return a line plot of one number of each tile."""
+    """Return a line plot of one number for each tile."""
     own = copy.copy(plot)
     own.xlabel, own._of = plot.xlabel or "tile", "tile"
     return own
@@ -576,7 +576,7 @@ def _as_rows(partial: Mosaic) -> tuple[Any, NDArray[np.bool_]]:
 
 
 def _of_elements(plot: LivePlot, whole: Any = None) -> tuple[LivePlot, Any]:
-    """Return a plot of one result's elements, and their coordinates, if the result has any."""
+    """Return a copy of a plot, for the elements of one result, and their coordinates, if any."""
     plot = copy.copy(plot)
     if plot.kind != "line":
         return plot, None
@@ -589,7 +589,7 @@ def _of_elements(plot: LivePlot, whole: Any = None) -> tuple[LivePlot, Any]:
 
 
 def _rows_of(value: Any, plot: LivePlot) -> tuple[Any, NDArray[np.bool_]]:
-    """Return one result, or for a line its elements."""
+    """Return one result as the only row, or its elements as rows, for lines."""
     rows: Any = [value]
     if plot.kind == "line" and plot.value is None and parts_of(value) is None and np.ndim(value):
         rows = np.asarray(unmasked(value))

@@ -88,7 +88,7 @@ def _with_further(parts: Panels, firsts: list[tuple[NDArray[Any], Reader]], n: i
 def part_panels(
     plot: LivePlot, partial: Any, present: NDArray[np.bool_], *, is_anew: bool
 ) -> Panels | None:
-    """Return a panel for each part of a result, or None if all are in one plot.
+    """Return a panel for each part of a result, or None if one plot shows all parts.
 
     The parts are those of the first result, or of all results so far.
     """
@@ -132,7 +132,7 @@ def grid_panels(
 def slice_panels(
     plot: LivePlot, like: tuple[NDArray[Any], Reader], n: int, most: int = _MAX_PANELS
 ) -> Panels | None:
-    """Return a panel for each slice of volumes, or None if the first result is not one."""
+    """Return a panel for each slice of volumes, or None if the results are no volumes."""
     shape = like[0].shape[1:]
     if plot.kind != "image" or len(shape) != 3 or shape[2] in (3, 4):
         return None
@@ -150,7 +150,7 @@ def _value_of_slice(value: Callable[[Any], Any] | None, k: int) -> Callable[[Any
 
 
 def _parts(plot: LivePlot, results: list[Any]) -> dict[str, tuple[Any, ...] | None] | None:
-    """Return the parts of results that need a panel each, or None.
+    """Return the parts of results that need a panel each, or None if no panels are needed.
 
     The shape, kind and unit of each part are returned, or None for a part that cannot be drawn.
     """
@@ -206,7 +206,7 @@ def _value_of_part(value: Callable[[Any], Any] | None, name: str) -> Callable[[A
 
 
 def _of_grid(plot: LivePlot, n_shown: int, n: int, most: int) -> Panels:
-    """Return panels of the first axes of a grid, for each value of the others."""
+    """Return a panel of the first axes of a grid for each value of the further axes."""
     coords = [*plot._coords.items()]
     further = coords[n_shown:]
     if len(further) > 2:
@@ -253,7 +253,7 @@ def _some(n: int, most: int) -> list[int]:
 
 
 class PanelsPainter(AnyPainter):
-    """Draws one of nbshare's kinds in several axes, on one scale if these are alike.
+    """Draws one of nbshare's kinds of plots in several axes, on one scale if these are alike.
 
     Parameters
     ----------

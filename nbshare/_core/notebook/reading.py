@@ -173,7 +173,7 @@ class Reader:
         return row
 
     def _numbers_of(self, result: Any) -> Any:
-        """Return the number of a text, or those of an array of texts."""
+        """Return the number that stands for a text, or those for an array of texts."""
         whole = np.asarray(result.name if isinstance(result, enum.Enum) else result)
         for text in map(str, whole.ravel().tolist()):
             self.texts.setdefault(text, len(self.texts))
@@ -261,10 +261,8 @@ def _axis(name: Any, values: Any) -> ResultAxis:
 
 
 def described(result: Any) -> tuple[str, str]:
-    """Return the name and the unit of an object of xarray or pandas, empty if there is none."""
-    attrs = (
-        {} if hasattr(result, "nlevels") else getattr(result, "attrs", None)
-    )  # an index has none
+    """Return the name and the unit of an object of xarray or pandas, empty if it has none."""
+    attrs = getattr(result, "attrs", None)
     if not isinstance(attrs, Mapping):
         return "", ""
     name = attrs.get("long_name") or getattr(result, "name", None)
@@ -324,7 +322,7 @@ def named_parts(result: Any) -> Mapping[Any, Any] | None:
 
 
 def is_number(result: Any) -> bool:
-    """Whether a result is a single number, also as an array without axes."""
+    """Return whether a result is a single number, also as an array without axes."""
     is_array = hasattr(result, "__array__") and getattr(result, "ndim", 1) == 0
     return is_array or isinstance(result, Number | np.generic)
 

@@ -77,10 +77,10 @@ class AnyPainter:
         """Write a remark above one of several plots."""
 
     def show_done(self) -> None:
-        """Leave out the places of results that will not arrive."""
+        """Remove the places of results that will not arrive."""
 
     def cells(self) -> list[Cells]:
-        """Return the values that the plot shows and their places, for the pointer on a page."""
+        """Return the values that the plot shows, with their places, for the pointer on a page."""
         return []
 
 
@@ -101,8 +101,8 @@ class Painter(AnyPainter):
         The first result and its reader, from `first_of`. Default: those of `partial`.
     """
 
-    limits: tuple[float, float] | None = None  # of the values, if others set them
-    _are_combined = False  # several values of the results make one
+    limits: tuple[float, float] | None = None  # of the values, if set from outside
+    _are_combined = False  # whether several values become one
 
     def __init__(
         self,
