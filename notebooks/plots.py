@@ -194,7 +194,7 @@ def draw() -> None:
     from nbshare import LivePlot, grid, map_async
     from nbshare._core.notebook import figure
 
-    figure._ALONE, figure._PANEL = (WIDTH, HEIGHT), (300, HEIGHT)
+    figure._BESIDE = HEIGHT
     figure._IMAGE, figure._LEAST_WIDTH = HEIGHT - 70, 300
     FOLDER.mkdir(exist_ok=True)
     for name, _, data, line in SHEET:
@@ -206,6 +206,7 @@ def draw() -> None:
             if "reduce" in options:  # its picture grows
                 func = slowly(func)
             job = map_async(func, items, backend="threads", progress=False, **options)
+            figure._ALONE = (600 if isinstance(plot, list) else WIDTH), HEIGHT
             live = figure.LiveFigure(job, plot)
             while not job.wait(0.02):
                 live.frame(final=False)
