@@ -292,16 +292,20 @@ class LiveFigure:
             for plot in plots:
                 plot._coords = inputs._plot_coords
         heights = [_ALONE[1]] if len(plots) == 1 else [_BESIDE] * math.ceil(len(plots) / 2)
-        places = self._make_figure(heights, columns=min(len(plots), 2))
-        given: Any = (plots, inputs, partial, present)
-        self._painters = self._painters_in(places, *given, is_anew=is_anew)
+
+        def painters_in(places: list[FigureBase]) -> list[AnyPainter]:
+            return [
+                self._painter(figure, plot, inputs, partial, present, is_anew=is_anew)
+                for figure, plot in zip(places, plots, strict=False)
+            ]
+
+        self._painters = painters_in(self._make_figure(heights, columns=min(len(plots), 2)))
         width = _ALONE[0]
         if any(painter.n_rows for painter in self._painters):  # of panels
             heights = [max(heights[0], _PANEL_ROW * painter.n_rows) for painter in self._painters]
             self.figure.set_size_inches(width / _DPI, sum(heights) / _DPI)
             if len(plots) > 1:  # panels have no room next to other plots
-                places = self._make_figure(heights, columns=1)
-                self._painters = self._painters_in(places, *given, is_anew=is_anew)
+                self._painters = painters_in(self._make_figure(heights, columns=1))
         elif len(plots) == 1 and (ratio := self._painters[0].ratio):
             width = min(width, max(_LEAST_WIDTH, round(_IMAGE * ratio) + _AROUND))
             self.figure.set_size_inches(width / _DPI, heights[0] / _DPI)
@@ -320,21 +324,6 @@ class LiveFigure:
             return [self.figure]
         look: dict[str, Any] = {"squeeze": False, "height_ratios": heights}
         return list(cast(Any, self.figure.subfigures(len(heights), columns, **look)).flat)
-
-    def _painters_in(
-        self,
-        places: list[FigureBase],
-        plots: list[LivePlot],
-        inputs: Any,
-        partial: Any,
-        present: NDArray[np.bool_],
-        *,
-        is_anew: bool,
-    ) -> list[AnyPainter]:
-        return [
-            self._painter(figure, plot, inputs, partial, present, is_anew=is_anew)
-            for figure, plot in zip(places, plots, strict=False)
-        ]
 
     def _painter(
         self,
