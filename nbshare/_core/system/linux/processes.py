@@ -156,8 +156,24 @@ def n_faults() -> int:
     return usage.ru_minflt + usage.ru_majflt
 
 
+_umask: int | None = None  # as it was last seen
+
+
 def umask() -> int | None:
-    """Return the umask, or None if only a call that sets it could return it."""
+    """Return the umask, or None if it is not known."""
+    global _umask
+    if (known := _umask) is None:
+        _umask = known = _read_umask()
+        return known
+    # Reading it from /proc takes 30 µs. Setting the known value changes nothing, unless the user
+    # has changed it since: then other threads may see the old one for a microsecond.
+    if (present := os.umask(known)) != known:
+        os.umask(present)
+        _umask = present
+    return present
+
+
+def _read_umask() -> int | None:
     try:
         file = opened(os.open, "/proc/self/status", os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
