@@ -21,6 +21,7 @@ import pytest
 import nbshare
 from nbshare import Checkpoint, open_checkpoint, parallel_map
 from nbshare._core import magics
+from nbshare._core.hosts import cluster
 from nbshare._core.system import descriptors, files, processes
 from tests.support.faultlab import SOON_S, wait_until
 
@@ -123,6 +124,12 @@ def test_too_many_open_files_are_an_error_that_says_what_helps():
     text = str(descriptors.too_many())
     assert "too many open files" in text
     assert "ulimit" not in text
+
+
+def test_hosts_of_a_cluster_know_which_modules_are_packages():
+    """They run Linux, and tell it by the paths of files here."""
+    files = cluster._with_slashes({"nbshare": nbshare.__file__})
+    assert files["nbshare"].endswith("/nbshare/__init__.py")
 
 
 # ---------------------------------------------------- processes that outlive this one

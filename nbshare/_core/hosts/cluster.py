@@ -135,7 +135,7 @@ class Cluster(Engine):
         if request.n_items != 0:
             some = [None if column is None else column[:1] for column in request.iterables]
             pack_sources(Arena(by_value=True, known=self._known), some)
-        modules = own_modules()
+        modules = _with_slashes(own_modules())
         out: Any = request.out
         if isinstance(out, np.ndarray):
             out = np.empty((0, *out.shape[1:]), out.dtype)
@@ -464,5 +464,11 @@ def _settings(request: Request, modules: Mapping[str, str]) -> dict[str, Any]:
     """Return the settings of this process that hosts use, including the files of `modules`."""
     given = pickle.loads(request.context.settings)
     own = [folder for folder in given["path"] if not is_installed(os.path.join(folder, "_.py"))]
-    files = {**modules, **given["files"]}  # hosts may have none of these, or older ones
+    # Hosts may have none of these files, or older ones.
+    files = {**modules, **_with_slashes(given["files"])}
     return {**portable(given), "files": files, "path": own}
+
+
+def _with_slashes(files: Mapping[str, str]) -> dict[str, str]:
+    """Return modules' files by paths that hosts can split, also if this is Windows."""
+    return {name: path.replace(os.sep, "/") for name, path in files.items()}
