@@ -15,6 +15,7 @@ import pytest
 
 import nbshare
 from nbshare import last_job, map_async, open_checkpoint, parallel_map
+from nbshare._core.hosts import starting
 from nbshare._core.hosts.executor import ExecutorHosts
 from nbshare._core.hosts.inbox import Inbox
 from nbshare.errors import (
@@ -392,6 +393,19 @@ def test_stop_ends_what_hosts_compute(hosts, tmp_path):
         job.result(5)
     wait_until(lambda: not any(map(psutil.pid_exists, workers)), what="they compute")
     assert parallel_map(duties.identity, range(3), **options(hosts)).tolist() == [0, 1, 2]
+
+
+def test_a_stopped_run_says_what_cannot_be_stopped(threads, monkeypatch, tmp_path):
+    """Blocks on machines that this one cannot reach, of an executor."""
+    monkeypatch.setattr(starting, "end", lambda *_: None)
+    shared = {"first": 0, "folder": str(tmp_path)}
+    job = map_async(duties.hold_from, range(2), shared=shared, chunksize=1, **threads)
+    wait_until(lambda: all((tmp_path / f"begun-{i}").exists() for i in range(2)))
+    job.cancel()
+    with pytest.warns(PartialResultWarning):
+        job.result(5)
+    (tmp_path / "go").touch()
+    assert job._run.hints == ["2 blocks of the stopped run may continue on other machines"]
 
 
 def test_stop_does_not_wait_for_inputs(hosts, monkeypatch, tmp_path):
