@@ -27,8 +27,14 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 # Attributes of other executors that an `Executor` cannot have, and their replacements.
-_WORKERS = "all calls share its workers. terminate_workers() ends those that run its tasks"
-_QUEUE = "its repr shows how many tasks are not done. future.running() is True for one that runs"
+_WORKERS = (
+    "its workers are shared with all other calls. terminate_workers() ends those that run tasks of "
+    "this executor"
+)
+_QUEUE = (
+    "the repr of the executor shows how many tasks are not done. future.running() returns whether "
+    "a task is running"
+)
 _ABSENT = {
     **dict.fromkeys(("_processes", "_threads", "_executor_manager_thread"), _WORKERS),
     **dict.fromkeys(("_work_queue", "_pending_work_items", "_work_ids", "_call_queue"), _QUEUE),
@@ -133,8 +139,8 @@ class Executor(futures.Executor):
     ) -> None:
         if mp_context is not None:
             raise ValueError(
-                f"mp_context={mp_context!r}: nbshare starts its own workers, which all calls "
-                "share. Leave out mp_context=."
+                f"mp_context={mp_context!r} is not allowed: nbshare starts its own workers, which "
+                "all calls share. Leave out mp_context=."
             )
         options = MapOptions(
             max_workers=max_workers,
@@ -187,7 +193,9 @@ class Executor(futures.Executor):
 
         def __getattr__(self, name: str) -> Never:
             if name in _ABSENT:
-                raise AttributeError(f"an nbshare.Executor has no {name}: {_ABSENT[name]}")
+                raise AttributeError(
+                    f"an nbshare.Executor has no attribute {name}: {_ABSENT[name]}"
+                )
             raise no_attribute("an Executor", name, dir(self))
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> futures.Future[T]:

@@ -195,7 +195,7 @@ def checked_policy(options: MapOptions) -> Policy:
     if not isinstance(on_error, str) or on_error not in ("raise", "return"):
         raise ValueError(f"on_error={on_error!r} is not allowed: pass 'raise' or 'return'")
     if not isinstance(retries, int | np.integer) or retries < 0:
-        raise ValueError(f"retries={retries!r}: must be an integer of 0 or more")
+        raise ValueError(f"retries={retries!r} is not allowed: pass an integer of 0 or more")
     return Policy(
         on_error=on_error,
         retries=int(retries),
@@ -210,7 +210,9 @@ def checked_timeout(timeout: Any) -> float | None:
     if timeout is None:
         return None
     if not (isinstance(timeout, Real) and float(timeout) > 0):
-        raise ValueError(f"timeout={timeout!r}: must be a number of seconds above 0, or None")
+        raise ValueError(
+            f"timeout={timeout!r} is not allowed: pass a number of seconds above 0, or None"
+        )
     return float(timeout)
 
 
@@ -221,7 +223,8 @@ def _checked_seed(seed: Any) -> tuple[Any, tuple[int, ...], int] | None:
         sequence = seed if hasattr(seed, "spawn_key") else np.random.SeedSequence(seed)
     except (TypeError, ValueError) as error:
         raise type(error)(
-            f"seed={seed!r}: must be an integer of 0 or more, or a numpy.random.SeedSequence"
+            f"seed={seed!r} is not allowed: pass an integer of 0 or more, or a "
+            "numpy.random.SeedSequence"
         ) from None
     return sequence.entropy, tuple(sequence.spawn_key), sequence.pool_size
 
@@ -231,14 +234,18 @@ def checked_initializer(
 ) -> tuple[Callable[..., Any], tuple[Any, ...]] | None:
     """Return the initializer and its arguments, or None without one."""
     if not isinstance(initargs, Iterable):
-        raise TypeError(f"initargs={initargs!r}: must be a sequence of arguments, such as (1, 2)")
+        raise TypeError(
+            f"initargs={initargs!r} is not allowed: pass a sequence of arguments, such as (1, 2)"
+        )
     arguments = tuple(initargs)
     if initializer is None:
         if arguments:
             raise TypeError("initargs= is given, but no initializer=")
         return None
     if not callable(initializer) and not isinstance(initializer, str):
-        raise TypeError(f"initializer={initializer!r}: must be a function, or 'file.py:name'")
+        raise TypeError(
+            f"initializer={initializer!r} is not allowed: pass a function, or 'file.py:name'"
+        )
     function = resolve(initializer)
     try:
         bind_arguments(function, arguments, {})

@@ -213,7 +213,9 @@ def test_a_size_that_is_none_is_refused(nbytes, error):
 def test_an_alignment_that_is_none_is_refused(buffer, alignment):
     """The alignment is a power of two, at most a page. The message says so, with the value."""
     for call in (buffer.layout, SharedBuffer.nbytes_for):
-        with pytest.raises(ValueError, match=f"alignment={alignment}: must be a power of two"):
+        with pytest.raises(
+            ValueError, match=f"alignment={alignment} is not allowed: pass a power of two"
+        ):
             call(LAYOUT, alignment=alignment)
 
 
@@ -251,7 +253,10 @@ def test_an_array_that_cannot_be_is_refused(wanted, error, text):
 @pytest.mark.parametrize("wanted", [5, None, (3,), (3, "f8", "C"), ()], ids=repr)
 def test_what_is_no_pair_is_refused(buffer, wanted):
     """An entry of a layout that is no pair of shape and dtype is named, with its value."""
-    with pytest.raises(TypeError, match=re.escape(f"layout['B'] is {wanted!r}: must be a pair")):
+    message = (
+        re.escape("layout['B'] must be a pair of shape and dtype") + f".*{re.escape(repr(wanted))}"
+    )
+    with pytest.raises(TypeError, match=message):
         buffer.layout({"A": (3, "f8"), "B": wanted})
 
 

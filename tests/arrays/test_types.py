@@ -220,7 +220,7 @@ def test_the_last_function_counts():
         (enum.EnumMeta, parts_of, "pickle handles objects of this type"),
         (np.ndarray, parts_of, "nbshare sends objects of this type itself"),
         (nbshare.SharedBuffer, parts_of, "nbshare sends objects of this type itself"),
-        (Plain, "parts", "reduce='parts': must be a function"),
+        (Plain, "parts", "reduce='parts' is not allowed: pass a function"),
     ],
 )
 def test_what_cannot_be_registered_is_refused(cls, reduce, message):

@@ -61,9 +61,9 @@ WRONG_CALLS = {
     "layout": (
         lambda: SharedBuffer(64).layout([("A", 3, "f8")]),
         TypeError,
-        "must be a dict of names",
+        "layout= needs a dict of names",
     ),
-    "float": (lambda: SharedBuffer(1e6), TypeError, "nbytes=1000000.0: must be an int"),
+    "float": (lambda: SharedBuffer(1e6), TypeError, "nbytes=1000000.0 is not allowed: pass an int"),
     "out": (
         lambda: parallel_map(one, [1], out=array("d", range(1000))),
         ValueError,
@@ -90,7 +90,11 @@ WRONG_CALLS = {
         TypeError,
         "pipeline() has no n_jobs=: use workers=",
     ),
-    "path": (lambda: parallel_map(one, [1], checkpoint=7), TypeError, "checkpoint=7: must be"),
+    "path": (
+        lambda: parallel_map(one, [1], checkpoint=7),
+        TypeError,
+        "checkpoint=7 is not allowed",
+    ),
     "names": (lambda: parallel_map(one, [1], shared={1: 2}), TypeError, "are not strings: [1]"),
     "async": (lambda: map_async(one, [1], n_jobs=2), TypeError, "map_async() has no argument"),
     "executor": (lambda: Executor(n_jobs=2), TypeError, "max_workers="),
@@ -357,7 +361,7 @@ def test_an_object_that_pickles_and_does_not_load_is_named_with_its_remedy(call,
     monkeypatch.setattr(sys, "stderr", sys.__stderr__)  # that of pytest cannot be pickled
     with tqdm(total=1) as bar, pytest.raises(RecursionError) as e:
         call(bar)
-    assert "object of tqdm." in "".join(e.value.__notes__)
+    assert "instance of tqdm." in "".join(e.value.__notes__)
     assert "Remove the bar" in "".join(e.value.__notes__)
 
 

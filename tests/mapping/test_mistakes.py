@@ -193,12 +193,12 @@ REFUSED = {
     "max_workers=-1": (
         lambda: parallel_map(double, [1], max_workers=-1),
         ValueError,
-        ["must be 1 or more, or None for all CPUs"],
+        ["is not allowed: pass 1 or more, or None for all CPUs"],
     ),
     "max_workers=0": (
         lambda: parallel_map(double, [1], max_workers=0),
         ValueError,
-        ["must be 1 or more, or None for all CPUs"],
+        ["is not allowed: pass 1 or more, or None for all CPUs"],
     ),
     "an unknown plot": (
         lambda: parallel_map(double, [1], plot="scatter"),
@@ -259,7 +259,7 @@ REFUSED = {
     "retries='3'": (
         lambda: parallel_map(double, [1], retries="3"),
         ValueError,
-        ["must be an integer of 0 or more"],
+        ["is not allowed: pass an integer of 0 or more"],
     ),
     "no items": (lambda: parallel_map(double), TypeError, ["at least one iterable of items"]),
     "objects in share": (
@@ -303,7 +303,7 @@ REFUSED = {
     "chunksize=0": (
         lambda: parallel_map(double, range(3), chunksize=0),
         ValueError,
-        ["must be 1 or more, or None for the default"],
+        ["is not allowed: pass 1 or more, or None for the default"],
     ),
     "timeout with serial": (
         lambda: parallel_map(double, range(3), timeout=1, backend="serial"),

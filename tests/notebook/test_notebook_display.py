@@ -584,7 +584,7 @@ def test_other_plots_are_refused(plot, error, message):
         ({"kind": 3}, TypeError, "3 is not allowed"),
         ({"x": np.zeros((2, 2))}, TypeError, "one-dimensional"),
         ({"y": ["a", "b"]}, TypeError, "dtype <U1"),
-        ({"value": 3}, TypeError, "must be a function"),
+        ({"value": 3}, TypeError, "value=3 is not allowed: pass a function"),
         (
             {"reduction": "median"},
             ValueError,

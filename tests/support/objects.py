@@ -319,7 +319,7 @@ class _BrokenByOthers(_Parted):
 
 # Objects that cannot be loaded, and how the notes on their errors begin.
 BROKEN = {
-    each: f"raised while an object of {__name__}.{each.__name__} was unpickled"
+    each: f"raised while an instance of {__name__}.{each.__name__} was unpickled"
     for each in (_BrokenNew, _BrokenInit, _BrokenState, _BrokenCall, _BrokenMethod)
 } | {_BrokenByOthers: f"raised by {__name__}._refuse, which was called to unpickle an object"}
 

@@ -97,7 +97,7 @@ class SharedBuffer(ByReference):
 
     @staticmethod
     def nbytes_for(layout: Layout, *, alignment: int = ALIGNMENT) -> int:
-        """Return the size of the smallest buffer that a layout fits in.
+        """Return the size in bytes of the smallest buffer that can hold a layout.
 
         Examples
         --------
@@ -194,13 +194,13 @@ def _placed(layout: Layout, alignment: int) -> Iterator[Place]:
     alignment = operator.index(alignment)  # NumPy's narrow numbers would overflow below
     if not 0 < alignment <= mmap.PAGESIZE or alignment & (alignment - 1):
         raise ValueError(
-            f"alignment={alignment}: must be a power of two, at most {mmap.PAGESIZE} (a page of "
-            "memory, at which the buffer begins)"
+            f"alignment={alignment} is not allowed: pass a power of two, at most {mmap.PAGESIZE} "
+            "(a page of memory, at which the buffer begins)"
         )
     if not isinstance(layout, Mapping):
         raise TypeError(
-            f"layout= is a {type(layout).__name__}: must be a dict of names to pairs of shape and "
-            "dtype, such as {'A': ((3, 4), 'float16')}"
+            "layout= needs a dict of names to pairs of shape and dtype, such as "
+            f"{{'A': ((3, 4), 'float16')}}, not {type(layout).__name__}"
         )
     end = 0
     for name, wanted in layout.items():
@@ -208,8 +208,8 @@ def _placed(layout: Layout, alignment: int) -> Iterator[Place]:
             shape, dtype = wanted
         except (TypeError, ValueError):
             raise TypeError(
-                f"layout[{name!r}] is {wanted!r}: must be a pair of shape and dtype, such as "
-                "((3, 4), 'float16')"
+                f"layout[{name!r}] must be a pair of shape and dtype, such as ((3, 4), 'float16'), "
+                f"not {wanted!r}"
             ) from None
         try:
             lengths, checked = checked_form(shape, dtype)

@@ -437,9 +437,11 @@ def checked_int(name: str, value: Any, least: int, hint: str = "") -> int:
     try:
         number = operator.index(value)
     except TypeError:
-        raise TypeError(f"{name}={value!r:.100}: must be an int, {least} or more{hint}") from None
+        raise TypeError(
+            f"{name}={value!r:.100} is not allowed: pass an int, {least} or more{hint}"
+        ) from None
     if number < least:
-        raise ValueError(f"{name}={number}: must be {least} or more{hint}")
+        raise ValueError(f"{name}={number} is not allowed: pass {least} or more{hint}")
     return number
 
 
@@ -452,7 +454,7 @@ def checked_form(shape: Shape, dtype: npt.DTypeLike) -> tuple[tuple[int, ...], n
             lengths = tuple(map(operator.index, shape))  # type: ignore[arg-type]
         except TypeError as error:
             raise TypeError(
-                f"shape={shape!r:.100}: must be an int or a sequence of ints ({error})"
+                f"shape={shape!r:.100} is not allowed: pass an int or a sequence of ints ({error})"
             ) from None
     if any(length < 0 for length in lengths):
         raise ValueError(f"shape {lengths} holds a negative length")

@@ -116,14 +116,16 @@ def register_type(cls: type[T], reduce: Callable[[T], Any], /, *, subclasses: bo
     thread may call this.
     """
     if not isinstance(cls, type):
-        raise TypeError(f"cls={cls!r}: pass a class, such as type(obj)")
+        raise TypeError(f"cls={cls!r} is not allowed: pass a class, such as type(obj)")
     if cls in _BY_PICKLE or issubclass(cls, type):
         raise TypeError(
-            f"cls={cls.__name__}: pickle handles objects of this type itself. Put them into an "
-            "object of your own class, and register that class."
+            f"cls={cls.__name__} is not allowed: pickle handles objects of this type itself. Put "
+            "them into an object of your own class, and register that class."
         )
     if cls is np.ndarray or issubclass(cls, ByReference):
-        raise TypeError(f"cls={cls.__name__}: nbshare sends objects of this type itself")
+        raise TypeError(
+            f"cls={cls.__name__} is not allowed: nbshare sends objects of this type itself"
+        )
     check_called("reduce", reduce, "obj")
     _entries[cls] = Entry(reduce, subclasses)
     _found.clear()

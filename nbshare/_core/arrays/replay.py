@@ -37,13 +37,14 @@ def name_object(
         return
     maker = _class_of(*replay.making)
     if isinstance(maker, type):
-        told, remedy = f"raised while an object of {_path(maker)} was unpickled", remedy_for(maker)
+        told = f"raised while an instance of {_path(maker)} was unpickled"
+        remedy = remedy_for(maker)
     else:
         told, remedy = f"raised by {_path(maker)}, which was called to unpickle an object", None
     noted(
         error,
-        f"{told}. {remedy or OTHERS} If the object needs a registration in the caller's process, "
-        "repeat the registration in initializer=.",
+        f"{told}. {remedy or OTHERS} If the object needs something that was registered in the "
+        "calling process, register it in initializer= too.",
     )
 
 

@@ -148,10 +148,10 @@ class RingBuffer(ByReference):
         on_death: OnDeath = "reclaim",
         in_order: bool = False,
     ) -> None:
-        hint = "; use 2 or more so that one can be filled while another is read"
+        hint = ". Use 2 or more so that one can be filled while another is read."
         n_slots = checked_int("slots", slots, 1, hint)
         if on_death not in get_args(OnDeath):
-            raise ValueError(f"on_death={on_death!r}: must be 'reclaim' or 'leave'")
+            raise ValueError(f"on_death={on_death!r} is not allowed: pass 'reclaim' or 'leave'")
         need_shared("RingBuffer", "send arrays through a multiprocessing.Queue")
         waiting.futex()  # raises where it is missing
         form = n_slots, *checked_form(shape, dtype)
@@ -422,7 +422,11 @@ def _checked_timeout(timeout: Any) -> float:
         return math.inf
     if not isinstance(timeout, Real):
         shown = cut(repr(timeout))
-        raise TypeError(f"timeout={shown}: must be seconds, or None for no limit. {USE_WITH}")
+        raise TypeError(
+            f"timeout={shown} is not allowed: pass seconds, or None for no limit. {USE_WITH}"
+        )
     if not float(timeout) >= 0:
-        raise ValueError(f"timeout={timeout!r}: must be 0 or more, or None for no limit")
+        raise ValueError(
+            f"timeout={timeout!r} is not allowed: pass 0 or more seconds, or None for no limit"
+        )
     return float(timeout)

@@ -84,12 +84,14 @@ class Checkpoint:
         on_full: Literal["continue", "stop"] = "continue",
     ) -> None:
         if not isinstance(path, str | os.PathLike):
-            raise TypeError(f"checkpoint={path!r}: must be the path of a folder")
+            raise TypeError(f"checkpoint={path!r} is not allowed: pass the path of a folder")
         _check("if_changed", if_changed, (None, "restart", "accept"))
         _check("durability", durability, ("process", "power"))
         _check("on_full", on_full, ("continue", "stop"))
         if not isinstance(version, str | None):
-            raise TypeError(f"version={version!r}: must be a string, such as version='1'")
+            raise TypeError(
+                f"version={version!r} is not allowed: pass a string, such as version='1'"
+            )
         from pathlib import Path  # imported late: it takes 6 ms, and most calls store nothing
 
         self.path = Path(path).expanduser().absolute()

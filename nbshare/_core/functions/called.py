@@ -32,7 +32,7 @@ def check_called(option: str, func: Any, *given: str) -> None:
         Names of the positional arguments.
     """
     if not callable(func):
-        raise TypeError(f"{option}={cut(repr(func))}: must be a function")
+        raise TypeError(f"{option}={cut(repr(func))} is not allowed: pass a function")
     refuse_async(func)
     try:
         signature = signature_of(func)

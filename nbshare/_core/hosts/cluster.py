@@ -220,7 +220,7 @@ class Cluster(Engine):
         return min(max(0.0, self._end_at - time.monotonic()), LOOK_S)
 
     def _is_over(self) -> bool:
-        """Return whether there is nothing left to wait for. Stop a stopped call on all hosts."""
+        """Return whether the call is over. Stop a stopped call on all hosts."""
         call = self._call
         if call.error is not None or self._inputs.call not in running:
             call.board.stop()
@@ -408,7 +408,7 @@ class Cluster(Engine):
         if self._call.board.stopped:  # hosts refuse blocks of a stopped call
             return
         if self._n_failed > MOST_FAILED:
-            noted(error, "raised by the cluster of backend=, before any item had begun")
+            noted(error, "raised by the cluster passed as backend=, before any item had begun")
             self._fail(error)
         else:
             self._again.append(sent.items)

@@ -55,12 +55,13 @@ class DaskHosts(ExecutorHosts):
         states = client.status, getattr(client.cluster, "status", None)
         if any(str(state).endswith(ENDS) for state in states):
             raise ConnectionError(
-                "the Dask client of backend=, or its cluster, is closed. Keep it open until the "
-                "run has ended."
+                "the Dask client passed as backend=, or its cluster, is closed. Keep both open "
+                "until the run has ended."
             )
         if client.status != "running":  # new tasks would wait forever
             raise ConnectionError(
-                f"the Dask client of backend= has lost its scheduler (status: {client.status})"
+                "the Dask client passed as backend= has lost its scheduler (status: "
+                f"{client.status}). Wait until it has reconnected, or create a new client."
             )
         if (now := time.monotonic()) < self._asked_at + ASK_S:
             return
@@ -72,7 +73,8 @@ class DaskHosts(ExecutorHosts):
             self._seen_at = now
         elif now > self._seen_at + NO_WORKERS_S:
             raise ConnectionError(
-                f"the Dask cluster of backend= has had no workers for {NO_WORKERS_S:.0f} s"
+                f"the Dask cluster has had no workers for {NO_WORKERS_S:.0f} s. Start workers, and "
+                "run the call again."
             )
 
     def submit(self, number: int, task: Carry, *args: Any) -> None:

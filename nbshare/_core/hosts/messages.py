@@ -83,7 +83,7 @@ def receive(sock: socket.socket) -> Message:
             flags = mmap.MAP_SHARED | mmap.MAP_POPULATE
             return memoryview(mmap.mmap(file.fileno(), 0, flags, mmap.PROT_READ))
     if len(number) < 8:
-        raise EOFError("the other end is closed")
+        raise EOFError("the other process closed the connection")
     _read(sock, memoryview(sizes := bytearray(8 * struct.unpack("q", number)[0])))
     head = number + sizes
     message = bytearray(len(head) + sum(struct.unpack(f"{len(sizes) // 8}q", sizes)))
@@ -96,7 +96,7 @@ def receive(sock: socket.socket) -> Message:
 def _read(sock: socket.socket, view: memoryview) -> None:
     while view:
         if not (n := sock.recv_into(view)):
-            raise EOFError("the other end is closed")
+            raise EOFError("the other process closed the connection")
         view = view[n:]
 
 

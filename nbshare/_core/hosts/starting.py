@@ -134,9 +134,12 @@ def _start(boot: Boot, name: str, library: bytes | None) -> None:
     host = f"host {socket.gethostname()}"
     for package, here in versions():
         if here != (wanted := boot.versions[package]):
-            raise RuntimeError(f"{host} has {package} {here} instead of {wanted}: install {wanted}")
+            raise RuntimeError(
+                f"{host} has {package} {here}, but the calling process has {package} {wanted}. "
+                f"Install {package} {wanted} on the host."
+            )
     if find_spec("cloudpickle") is None:
-        raise RuntimeError(f"{host} needs cloudpickle: install it there")
+        raise RuntimeError(f"{host} needs cloudpickle. Install it on the host.")
     own = find_spec("nbshare")
     folders = (own and own.submodule_search_locations) or ()
     path = next((os.path.dirname(f) for f in folders if digest_of(f) == boot.library), None)

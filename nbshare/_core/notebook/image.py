@@ -293,7 +293,10 @@ class ImagePainter(Painter):
         """
         if self._reader.texts:
             if self._blocks:
-                raise refusal(self._plot, f"arrays of more than {_MAX_SIDE} texts a side")
+                raise refusal(
+                    self._plot,
+                    f"arrays of strings with more than {_MAX_SIDE} elements along an axis",
+                )
             self._plot = copy.copy(self._plot)
             self._plot.reduction = "last"
         elif not self._has_peaks:
@@ -621,7 +624,7 @@ def spread(pixels: NDArray[Any], sides: Sequence[NDArray[np.intp] | None]) -> ND
 
 
 def without(is_odd: NDArray[np.bool_], pixels: Floats) -> Floats:
-    """Replace odd pixels by neighbours in the same row. The odd ones are drawn above them.
+    """Replace odd pixels with neighbours in the same row. The odd ones are drawn above them.
 
     Otherwise interpolation would fade out around odd pixels, or would have to be switched off.
     """

@@ -281,7 +281,7 @@ def _checked_axis(name: str, values: Any) -> npt.NDArray[Any] | None:
     array = np.asarray(values)
     if array.ndim != 1 or array.dtype.kind not in "biufMm":
         raise TypeError(
-            f"{name}= must be one-dimensional, of numbers or dates (numpy.datetime64), not an "
-            f"array of shape {array.shape} and dtype {array.dtype}"
+            f"{name}= must be a one-dimensional array of numbers or dates (numpy.datetime64), not "
+            f"an array of shape {array.shape} and dtype {array.dtype}"
         )
     return array

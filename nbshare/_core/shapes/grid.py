@@ -370,15 +370,17 @@ def _values_of(name: str, given: Any) -> Sequence[Any]:
     """Return the values of a parameter in a form that can be indexed."""
     if isinstance(given, str | bytes | Mapping) or not isinstance(given, Iterable):
         raise TypeError(
-            f"grid({name}=...): must be a list, an array or a range of values, not {given!r:.100}. "
-            f"Pass [{name}] for a single value, or pass an argument of all calls in shared=."
+            f"grid({name}={given!r:.100}) is not allowed: pass a list, an array or a range of "
+            f"values. Pass [{name}] for a single value, and shared= for an argument of all calls."
         )
     if isinstance(given, range):
         return given
     is_array = type(given) in (np.ndarray, np.memmap, SharedArray) or hasattr(given, "dims")
     values: Any = np.array(given) if is_array else list(given)  # a copy, which does not change
     if isinstance(values, np.ndarray) and values.ndim != 1:
-        raise TypeError(f"grid({name}=...): must be an array of one dimension, not {values.ndim}")
+        raise TypeError(
+            f"grid({name}=...) needs a one-dimensional array, not one of shape {values.shape}"
+        )
     return values  # type: ignore[no-any-return]
 
 

@@ -107,7 +107,7 @@ def checked_out(out: Any, n_items: int | None) -> Any:
         if out.dtype.hasobject or is_masked(out):
             raise TypeError('out= must be a plain array of numbers. For objects pass out="list".')
         if not out.flags.writeable:
-            raise ValueError("out= is read-only")
+            raise ValueError("out= is read-only. Pass an array that can be written to.")
         if out.ndim == 0:
             raise ValueError("out= is a 0-d array: it needs a first axis, with a row for each item")
         if n_items not in (None, len(out)):

@@ -71,22 +71,24 @@ def tiles(
     edges : {"shrink", "reflect", "symmetric", "edge", "constant"}, default "shrink"
         Overlap at the edges of the array. With ``"shrink"`` there is no overlap, so the function
         treats these edges as edges of its argument. The other values extend the array like the mode
-        of `numpy.pad` with this name, ``"constant"`` with zeros. Only these tiles are copied.
+        of `numpy.pad` with this name, ``"constant"`` with zeros. Only tiles at an edge are then
+        copied.
 
     Returns
     -------
     Tiles
         Tiles in row-major order. The function receives each as a read-only array, and must return
-        an array for the tile, with or without the overlap. `parallel_map` removes the overlap, and
-        returns one array of the shape of `array`, with the further axes of the results.
+        an array for the tile, with or without the overlap. `parallel_map` removes the overlap and
+        returns one array. Its tiled axes have the lengths of those of `array`; its further axes are
+        those of the results.
 
     Raises
     ------
     TypeError
-        If `array` is not an ndarray of a numeric or similar dtype.
+        If `array` is not an ndarray of a numeric or similar dtype, or a length is not an int.
     ValueError
-        If `array` has no elements, or fewer axes than `shape`, or another argument is not as
-        described.
+        If `array` has no elements, if `shape` has more axes than `array` or more than 4, or if
+        another value is not allowed.
 
     See Also
     --------
@@ -169,10 +171,10 @@ class Tile(NamedTuple):
             row = row[self.inside]
         elif row.shape[:n] != inner:
             raise ValueError(
-                f"the result has shape {row.shape}, but it must fit the place of a tile: return an "
-                f"array whose first axes are {given[:n]}, as in its argument, or {inner}, without "
-                "the overlap. For one number per tile, pass the positions as items, and the array "
-                "in shared=."
+                f"the result has shape {row.shape}, which does not fit the tile. Return an array "
+                f"whose first axes have the lengths {given[:n]} (like the argument) or {inner} "
+                "(without the overlap). To return one number per tile, pass the positions as items "
+                "and the array in shared=."
             )
         if self.out is not None:
             row = self._as_out(row, self.out)
@@ -269,8 +271,8 @@ class Tiles(ShapedItems):
             self._overlap *= len(tile)
         if len(self._overlap) != len(tile):
             raise ValueError(
-                f"tiles(overlap={overlap}): must have a length for each of the {len(tile)} tiled "
-                "axes, or one for all"
+                f"overlap={overlap} is not allowed: tiles() needs one int, or one for each of the "
+                f"{len(tile)} tiled axes"
             )
         if edges not in EDGES:
             raise ValueError(f"tiles(edges={edges!r}) is not allowed: pass {one_of(EDGES)}")
@@ -329,7 +331,7 @@ class Tiles(ShapedItems):
                 f"{whole}, and its other axes those of one result"
             )
         if not out.flags.writeable:
-            raise ValueError("out= is read-only")
+            raise ValueError("out= is read-only. Pass an array that can be written to.")
         found = segment_of(out)
         if not (found[0].mode == "r+" if found is not None else file_of(out)):
             raise ValueError(
@@ -503,7 +505,7 @@ def _dtype_of_all(rows: Sequence[npt.NDArray[Any]]) -> np.dtype[Any] | None:
 def _lengths(name: str, given: Any, least: int) -> tuple[int, ...]:
     """Return lengths as a tuple of int."""
     values = given if isinstance(given, Sequence | np.ndarray) else [given]
-    return tuple(checked_int(f"tiles({name}=)", value, least) for value in values)
+    return tuple(checked_int(name, value, least) for value in values)
 
 
 def _kind_of(array: Any) -> str:
