@@ -63,10 +63,9 @@ def run_and_draw(make: Callable[[], Run], label: str, progress: Any, plot: Any) 
 
 
 def _draw_until_over(job: Job, display: Display) -> None:
-    """Start a job and draw while it runs.
-
-    From Python 3.12 on, an interrupt at the end of a loop's body escapes a try around the loop.
-    """
+    """Start a job, and update its display until the job is over."""
+    # Separate from the try statement of the caller, because since Python 3.12 an interrupt at the
+    # end of a loop's body can escape a try around the loop.
     pause_s = display.update()  # before anything that items print
     job._start()
     while not job._tick(min(pause_s, NAP_S)):

@@ -236,7 +236,7 @@ class Arena(Contents):
         return max(1, (len(several) - len(one)) // n_more) if n_more else len(one)
 
     def contents(self) -> tuple[int, list[tuple[int, Any]]]:
-        """Return the size of the arena and its parts (offset, bytes or array). Ends the arena."""
+        """Return the size in bytes, and the parts (offset, bytes or array). This ends the arena."""
         self.known = KnownObjects()  # the picklers refer to this arena, which would be a cycle
         return super().contents()
 
@@ -273,7 +273,8 @@ class Arena(Contents):
 def _pickler_class(by_value: bool, is_naming: bool) -> Any:
     """Return the pickler that extracts arrays, on top of pickle's or of cloudpickle's.
 
-    A pickler that names objects calls Python code for every object, other picklers only for a few.
+    A pickler that names objects is slower, because it calls Python code for every object. Others do
+    so only for a few.
     """
     base: Any = value_pickler() if by_value else pickle.Pickler
 

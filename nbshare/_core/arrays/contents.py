@@ -154,7 +154,7 @@ class Contents:
         return self._end
 
     def contents(self) -> tuple[int, list[tuple[int, Any]]]:
-        """Return the size of the arena and its parts (offset, bytes or array). Ends the arena."""
+        """Return the size in bytes, and the parts (offset, bytes or array). This ends the arena."""
         nbytes = self.nbytes
         self._seen.clear()
         parts, self._parts = self._parts, []

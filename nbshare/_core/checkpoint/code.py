@@ -189,7 +189,7 @@ def _is_older(obj: Any) -> bool:
 def _is_named(obj: Any, is_edited: bool) -> bool:
     """Return whether the name of an object leads to it, or to a newer version in an edited module.
 
-    A decorator may have copied the name from another function.
+    The name alone is not enough, because a decorator may have copied it from another function.
     """
     found = _found(obj)
     if isinstance(found, FunctionType | type):

@@ -95,7 +95,7 @@ class ItemDigests:
     def next(self, columns: Sequence[Any], first: int = 0) -> Pairs:
         """Return the digests of the next items, which begin at `first`.
 
-        Equal items get different ones.
+        Equal items get different digests.
         """
         if self._all is not None:
             return self._all

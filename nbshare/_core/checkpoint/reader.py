@@ -74,9 +74,9 @@ def whole_of(folder: Path, checked: dict[Path, npt.NDArray[Any]] | None = None) 
 
 
 def look(folder: Path, read: Callable[[], T]) -> T:
-    """Return the result of `read`, which reads a checkpoint before or after a merge of its parts.
+    """Call `read` on a checkpoint, again if its parts were removed meanwhile. Return its result.
 
-    Another process may merge and remove the parts at any time. The checkpoint is then read again.
+    Another process may merge and remove the parts at any time.
     """
     while True:
         parts = part_folders(folder)

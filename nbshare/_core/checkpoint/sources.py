@@ -232,7 +232,7 @@ class Sources:
     def note_words(self, words: set[str], constants: Iterable[Any]) -> list[Dependency]:
         """Record words and constants of code that look up names.
 
-        Return dependencies that they name.
+        Return the dependencies that the constants name.
         """
         needed = list[Dependency]()
         for text in constants:

@@ -51,7 +51,7 @@ def collect(values: list[Any], failed: Container[int] = ()) -> Any:
     """Return results as one array in shared memory if they fit, else as a list.
 
     The array is masked where items `failed`, even if all failed. Warns if the results are numbers
-    or arrays that fit no array.
+    or arrays that do not fit one array.
     """
     first = next((i for i in range(len(values)) if i not in failed), None)
     if first is None and values:  # all failed: assume a function that returns numbers
@@ -104,9 +104,10 @@ def stack(values: list[Any]) -> Any:
 
 
 def _stack(values: list[Any], specs: dict[int, OutputSpec]) -> Any:
-    """Return values as one array in shared memory, or None if their common dtype changes one.
+    """Return the values as one array in shared memory, or None if they do not fit.
 
-    The array is masked if there are more values than `specs`.
+    They fit if they have one shape, and a common dtype holds all of them exactly. Values without an
+    entry in `specs` are masked.
     """
     groups: dict[OutputSpec, list[int]] = {}
     for i, spec in specs.items():

@@ -59,7 +59,7 @@ class Launcher(Protocol):
         """End all workers."""
 
     def forget(self) -> None:
-        """Close the inherited descriptors in a forked child of the owner."""
+        """Close the descriptor that keeps the workers alive, in a forked child of the owner."""
 
 
 class ForkServer:
@@ -107,7 +107,7 @@ class ForkServer:
         self._life_read.close()
 
     def forget(self) -> None:
-        """Close the inherited descriptors in a forked child of the owner."""
+        """Close the descriptor that keeps the workers alive, in a forked child of the owner."""
         self._life_write.close()
 
     def _running_server(self) -> Channel:
@@ -180,7 +180,7 @@ if sys.platform == "win32" or not TYPE_CHECKING:  # Linux lacks the modules that
             self._life.close()
 
         def forget(self) -> None:
-            """Close the inherited descriptors in a forked child of the owner."""
+            """Close the descriptor that keeps the workers alive, in a forked child of the owner."""
             self._life.close()
 
 

@@ -273,7 +273,7 @@ class OutputRows:
     def close(self) -> None:
         """Move a few rows from a growing segment to the slab, after the last writer.
 
-        Their own segment would take a descriptor.
+        This saves a descriptor, because a segment needs one.
         """
         if not self.grows or (spec := self._spec) is None:
             return

@@ -45,7 +45,7 @@ class WorkerProcess:
     generation : int
         The worker's generation. Workers of older generations have stale code or environment.
     output_fds : sequence of int
-        Reading ends of the pipes of its standard output and error output.
+        Reading ends of the pipes of its standard output and standard error.
     child : Child
         The process. It may have no id before it is ready.
     is_ready : bool
@@ -111,7 +111,10 @@ class WorkerProcess:
         self.borrowed.extend(segments)
 
     def give_back(self, *, are_gone: bool) -> None:
-        """Record that the worker uses no borrowed segments. `are_gone`: no view is left."""
+        """Record that the worker no longer uses borrowed segments.
+
+        `are_gone` is whether the worker has released all views of them.
+        """
         for segment in self.borrowed:
             segment.n_borrowed -= 1
             segment.was_kept_elsewhere |= not are_gone

@@ -185,7 +185,10 @@ class SourceSupply(Supply):
         return feed.nbytes > MOST_BYTES
 
     def _next_size(self) -> int:
-        """Return the number of items to append next, from the measured time per item."""
+        """Return how many items to append next, based on the measured time per item.
+
+        Request twice as many from the source.
+        """
         results, pace = self._call.results, self._pace
         pace.look(self._call)
         if pace.item_s:

@@ -115,7 +115,7 @@ class TaskFuture(Future[Any]):
             waiting.interruptible(lambda seconds: bool(wait([self], seconds).done), timeout_s)
 
     def running(self) -> bool:
-        """Return whether a worker is running the task."""
+        """Return whether a worker has claimed the task and not finished it."""
         if place := self._place:
             call, _, i = place
             return call.board.is_claimed(i) and not self.done()

@@ -81,7 +81,7 @@ class Inbox:
         _show(call.board.slots[slot], first, reply)
 
     def _error_of(self, error: BaseException, first: int, host: str) -> BaseException:
-        """Return the error that a report describes."""
+        """Return the user's error that a `ReportedError` describes, and other errors unchanged."""
         if not isinstance(error, ReportedError):
             return error
         report = error.report

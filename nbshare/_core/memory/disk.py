@@ -41,7 +41,7 @@ class System:
         files.sync(fd)
 
     def rename(self, source: Path, target: Path) -> None:
-        """Replace a file by another."""
+        """Replace a file with another."""
         files.replace(source, target)
 
 

@@ -119,7 +119,8 @@ def explore(
     TypeError
         If the results are not an array, or are single numbers.
     ValueError
-        If an argument is not as described.
+        If there are no results, their shape does not fit `axes` or `kind`, or a value is not
+        allowed.
 
     See Also
     --------

@@ -132,7 +132,7 @@ def grid_panels(
 def slice_panels(
     plot: LivePlot, like: tuple[NDArray[Any], Reader], n: int, most: int = _MAX_PANELS
 ) -> Panels | None:
-    """Return a panel for each slice of volumes, or None if the results are no volumes."""
+    """Return a panel for each slice of volumes, or None if the results are not volumes."""
     shape = like[0].shape[1:]
     if plot.kind != "image" or len(shape) != 3 or shape[2] in (3, 4):
         return None

@@ -355,7 +355,11 @@ def _detail(text: str) -> str:
 
 
 def _column(piece: str, *, keeps_place: bool) -> str:
-    """Keep words on one line. While numbers change, reserve their width for the next column."""
+    """Return a column of the progress display as HTML.
+
+    With `keeps_place`, give it a minimum width, so that later columns stay in place when its
+    numbers change.
+    """
     width = len(re.sub("<[^>]*>", "", piece)) + 1 if keeps_place else 0
     return f'<span style="display:inline-block;min-width:{width}ch">{piece}{_GAP}</span>'
 

@@ -335,7 +335,7 @@ def refusal(plot: LivePlot, what: str) -> CannotDrawError:
 
 
 def longest_s(part: NDArray[Any]) -> float:
-    """Return the longest of these durations in seconds, or 0 if they are no durations."""
+    """Return the longest of these durations in seconds, or 0 if they are not durations."""
     if part.dtype.kind != "m":
         return 0.0
     low, high, _ = extremes(as_reals(part))

@@ -124,7 +124,8 @@ def opened(path: Path) -> Descriptor | None:
 def read_current(read: Callable[[Path], T], path: Path) -> T:
     """Return ``read(path)`` for a file or folder that other processes replace.
 
-    For up to a second, a network file system may refer to the previous file, and raise ESTALE.
+    On ESTALE, retry a few times, because a network file system may refer to the previous file for
+    up to a second.
     """
     for pause_s in STALE_S:
         try:

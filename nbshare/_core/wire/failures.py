@@ -419,7 +419,7 @@ def _pickled(error: BaseException) -> tuple[bytes | None, list[str]]:
 
 
 def traceback_of(error: BaseException, *, with_notes: bool = False) -> str:
-    """Return the traceback of the user's frames, or "" if it only repeats the message."""
+    """Return the traceback without nbshare's frames, or "" if it would only repeat the message."""
     frames = _own_frames(object.__getattribute__(error, "__traceback__"))  # not an override
     try:
         # A deep recursion may have 100,000 frames. The limit is for the causes of the error.

@@ -164,7 +164,7 @@ class Mappings:
         return views
 
     def end_call(self) -> bool:
-        """End a call, and keep its mappings. Return whether no view of them is left."""
+        """End a call but keep its mappings. Return whether all views of them have been released."""
         self._kept, self._used = self._used, {}
         seen, self._seen = self._seen, []
         return are_gone(seen)
@@ -195,7 +195,7 @@ class Mappings:
 
 
 def are_gone(seen: Seen) -> bool:
-    """Return whether no view of a call's memory is left in this process."""
+    """Return whether this process has released all views of a call's memory."""
     if any(ref() is not None for ref in seen):
         gc.collect()  # a cycle, such as a function with its globals, may hold one
     return all(ref() is None for ref in seen)

@@ -61,7 +61,7 @@ class _Output:
 
 
 def replace_streams(fds: Sequence[int]) -> None:
-    """Replace standard output and error output of this process by pipes."""
+    """Replace this process's standard output and standard error with pipes."""
     for number, (name, fd) in enumerate(zip(STREAMS, fds, strict=True), start=1):
         _outputs.append(_Output(name, number, fd))
     restore()

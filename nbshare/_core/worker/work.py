@@ -252,7 +252,7 @@ class Work:
         return most is not None and _n_taken[0] >= most
 
     def step(self) -> bool:
-        """Claim a chunk and run it. Return whether there may be more."""
+        """Claim a chunk and run it. Return whether the worker should continue."""
         end_copy(self._process)
         if self._slot[LEAVES]:
             return False

@@ -150,7 +150,10 @@ def size_of(fd: int) -> int:
 
 
 def key_of(fd: int) -> tuple[int, ...]:
-    """Return a tuple that identifies open memory. Its last element is the size."""
+    """Return a tuple that identifies the memory of a descriptor.
+
+    Its last element is the size in bytes.
+    """
     status = os.fstat(fd)
     return status.st_dev, status.st_ino, status.st_size
 

@@ -145,7 +145,10 @@ def size_of(fd: int) -> int:
 
 
 def key_of(fd: int) -> tuple[Any, ...]:
-    """Return a tuple that identifies open memory. Its last element is the size."""
+    """Return a tuple that identifies the memory of a descriptor.
+
+    Its last element is the size in bytes.
+    """
     return name_of(fd), size_of(fd)
 
 

@@ -125,7 +125,7 @@ def move(source: str | os.PathLike[str], target: str | os.PathLike[str]) -> None
 
 
 def replace(source: str | os.PathLike[str], target: str | os.PathLike[str]) -> None:
-    """Replace a file by another. If the old file is open, it is moved aside.
+    """Replace a file with another. If the old file is open, it is moved aside.
 
     If that fails, the old file is still in place.
 
@@ -154,7 +154,7 @@ def replace(source: str | os.PathLike[str], target: str | os.PathLike[str]) -> N
 
 
 def _exchange(source: str | os.PathLike[str], target: str | os.PathLike[str]) -> None:
-    """Replace a file by another, and move the old file aside.
+    """Replace a file with another, and move the old file aside.
 
     If this fails, restore the old file.
     """
