@@ -115,7 +115,7 @@ def test_another_numpy_is_refused(tmp_path, path):
     """With both versions, if the major ones differ."""
     python, libraries = make_python(tmp_path / "python", NEEDED[1:])
     (libraries / "numpy.py").write_text('__version__ = "0.9.8"')
-    words = f"has NumPy 0 instead of {np.__version__.partition('.')[0]}"
+    words = f"has NumPy 0, but .* has NumPy {np.__version__.partition('.')[0]}"
     with (
         machines.Interpreter(1, python, path) as host,
         pytest.raises(RuntimeError, match=words),
@@ -138,7 +138,7 @@ def another_python():
 def test_another_python_is_refused(path):
     """With both versions, though it has none of the libraries."""
     python, version = another_python()
-    words = rf"has Python {version} instead of 3.{sys.version_info.minor}"
+    words = rf"has Python {version}, but .* has Python 3.{sys.version_info.minor}"
     with (
         machines.Interpreter(1, python, path) as host,
         pytest.raises(RuntimeError, match=words),
