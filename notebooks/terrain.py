@@ -21,8 +21,7 @@ REACH_M = 12_000.0  # beyond it, even the highest peak of this map stands less t
 
 
 def load() -> tuple[Array, Array, float]:
-    """
-    Load the map of the Jacksboro fault in Tennessee, sample data that comes with matplotlib.
+    """Load the map of the Jacksboro fault in Tennessee, a sample file of matplotlib.
 
     Returns
     -------
@@ -48,8 +47,7 @@ def load() -> tuple[Array, Array, float]:
 
 
 def horizon(azimuth: float, elevation: Array, dx: Array, dy: float) -> Array:
-    """
-    Angle at which the horizon stands in one direction, seen from every cell of a map.
+    """Return the angle of the horizon in one direction, seen from every cell of a map.
 
     The function walks along the azimuth from all cells together, in steps of 40 m, and keeps the
     steepest line of sight. The height between four cells is interpolated (bilinear). Beyond the
@@ -115,8 +113,7 @@ def horizon(azimuth: float, elevation: Array, dx: Array, dy: float) -> Array:
 
 
 def sky_view(horizons: Array) -> Array:
-    """
-    Sky-view factor, the share of the sky's light that reaches each cell.
+    """Return the sky-view factor, the share of the sky's light that reaches each cell.
 
     Parameters
     ----------
@@ -139,11 +136,10 @@ def sky_view(horizons: Array) -> Array:
 
 
 def spread(n: int) -> list[int]:
-    """
-    Order the numbers 0 … n - 1 so that they cover the whole range early (bit-reversed).
+    """Order the numbers 0 to n - 1 so that they cover the whole range early (bit-reversed).
 
-    A picture of partial results then makes sense from the first second. After a few directions, one
-    has already looked all around.
+    A plot of partial results is then useful from the first second, because a few directions already
+    cover the whole circle.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""The demo: how much of the sky the land hides, computed in parallel, checked and drawn.
+"""The demo: how much of the sky's light reaches the ground, computed in parallel, checked and drawn.
 
 ``python -m nbshare demo`` calls `run`. The workers run the plain functions below it, which contain
 no parallel code. The tutorials keep them in a module file.
@@ -48,7 +48,7 @@ def run(out: Path, workers: int | None = None) -> None:
     azimuths = [360 * i / N_AZIMUTHS for i in spread(N_AZIMUTHS)]
     rows, columns = elevation.shape
     print(
-        "How much of the sky does the land hide?\n"
+        "How much of the sky's light reaches the ground?\n"
         f"For {rows} × {columns} cells around the Jacksboro fault (Tennessee) and each of "
         f"{N_AZIMUTHS} directions:\nhow high does the horizon stand?",
         flush=True,

@@ -329,7 +329,7 @@ def test_workers_cannot_write_to_the_file(mode, path):
 @pytest.mark.parametrize("mode", ["r", "r+"])
 @pytest.mark.parametrize(
     ("way", "words"),
-    [("gone", "No such file"), ("truncated", "file size"), ("replaced", "another file")],
+    [("gone", "No such file"), ("truncated", "has become smaller"), ("replaced", "another file")],
 )
 def test_a_file_that_changes_before_a_worker_maps_it_is_an_error(way, words, mode, path):
     """The error names the file. No worker dies, and none sees other data, or makes it larger."""
