@@ -1,4 +1,4 @@
-"""The demo: how much of the sky's light reaches the ground, computed in parallel, checked and drawn.
+"""The demo: how much of the sky's light reaches the ground, in parallel, checked and drawn.
 
 ``python -m nbshare demo`` calls `run`. The workers run the plain functions below it, which contain
 no parallel code. The tutorials keep them in a module file.

@@ -293,7 +293,9 @@ def _gain(job: Job) -> str:
     stats = job.stats
     working_s = sum(worker.working_s for worker in stats)
     there_s = working_s + sum(worker.waiting_s for worker in stats)
-    if job.state in LIVE or job.elapsed_s < _LEAST_GAIN_S or len(stats) < 2 or not working_s:
+    if job.state in LIVE or job.elapsed_s < _LEAST_GAIN_S or len(stats) < 2:
+        return ""
+    if working_s < job.elapsed_s / 20:  # mostly the start of the workers
         return ""
     gain, busy = working_s / job.elapsed_s, working_s / there_s
     return f"<div>{gain:.1f} × as fast as one after the other, {100 * busy:.0f} % busy</div>"
