@@ -85,8 +85,6 @@ class Loaded(NamedTuple):
         The name that was added last.
     own : dict of str to str
         The files of own modules, by name. The dict is the same object until they change.
-    own_modules : list of weakref
-        These modules, in the same order.
     elsewhere : dict of str to str
         The files of installed top-level modules outside this interpreter's folders, by name.
     unknown : dict
@@ -96,12 +94,11 @@ class Loaded(NamedTuple):
     seen: dict[Any, Any]
     newest: Any
     own: dict[str, str]
-    own_modules: list[weakref.ref[Any]]
     elsewhere: dict[str, str]
     unknown: dict[str, Any]
 
 
-_loaded = Loaded({}, None, {}, [], {}, {})
+_loaded = Loaded({}, None, {}, {}, {})
 _PREFIXES = tuple({os.path.join(path, "") for path in (sys.prefix, sys.base_prefix)})
 
 
@@ -113,12 +110,10 @@ def loaded() -> Loaded:
         newest = next(reversed(now), None)  # a module that is loaded again is last, too
     except RuntimeError:  # another thread is adding a module, so there is a new module
         newest = None
-    if (
-        len(now) == len(before.seen)
-        and newest is before.newest
-        and all(map(is_, map(now.get, before.own), map(call, before.own_modules)))
-    ):
-        return before
+    if len(now) == len(before.seen) and newest is before.newest:
+        own_before = map(call, map(before.seen.__getitem__, before.own))  # by weak references
+        if all(map(is_, map(now.get, before.own), own_before)):
+            return before
     modules, known = now.copy(), before.seen  # in one step, as other threads import some
     seen: dict[Any, Any] = modules.copy()
     own, elsewhere, unknown, new = dict[str, str](), dict[str, str](), dict[str, Any](), set[str]()
@@ -143,12 +138,10 @@ def loaded() -> Loaded:
         left = {name: x for name, x in old.items() if name in modules and name not in new} | found
         return old if left.keys() == old.keys() and not found else left
 
-    own = present(before.own, own)
     _loaded = found = Loaded(
         seen,
         newest,
-        own,
-        [seen[name] for name in own],
+        present(before.own, own),
         present(before.elsewhere, elsewhere),
         present(before.unknown, unknown),
     )
