@@ -334,7 +334,7 @@ class LiveFigure:
         present: NDArray[np.bool_],
         *,
         is_anew: bool,
-    ) -> Any:
+    ) -> AnyPainter:
         if plot._is_drawn_by_user:
             return FunctionPainter(figure, plot, is_styled=self._is_styled)
         if self._job._is_reduced:

@@ -27,7 +27,7 @@ BUDGET_S = 0.15  # time limit for one frame. The next frame reads the rest.
 _ROBUST = (2, 98)  # percentiles of limits="robust"
 MAX_EXACT = 2**53  # larger integers are rounded by float64
 _WIDE, _TALL = 60, 40  # characters along an axis that Matplotlib's usual number of dates needs
-# Characters that fit below and beside a plot of this size in pixels.
+# Characters that fit below and next to a plot of this size in pixels.
 _ROOM, _WIDTH, _ROOM_BESIDE, _HEIGHT = 90, 760, 50, 440
 _MOST, _MOST_NAMES = 10, 12  # most ticks of an axis, and most names that are all written
 _MOST_DECADES, _AT_THE_END = 4, 0.02  # limits of a linear scale

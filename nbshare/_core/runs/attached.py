@@ -555,7 +555,7 @@ def _start_driver(path: Path) -> Driver:
     driving = [*command(code), "resume", str(path)]
     _drivers[:] = [driver for driver in _drivers if driver.poll() is None]
     log = open_own(path / LOG_FILE, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-    os.lseek(log.fileno(), 0, os.SEEK_END)  # because Windows does not append by itself
+    os.lseek(log.fileno(), 0, os.SEEK_END)  # because Windows does not pass O_APPEND to a child
     environ = {**os.environ, "MPLBACKEND": "Agg"}  # the notebook's backend needs a kernel
     _drivers.append(processes.detached(driving, environ, log))
     return _drivers[-1]

@@ -256,7 +256,7 @@ class StoredRun:
         since = max(until - RATE_S, began.min(initial=until))
         if since == until:
             return 0.0
-        # Only a part of a longer item's time lies in this period.
+        # Count only the part of a longer item's time that is in this period.
         shares = (recent["stored_at"] - since) / np.maximum(recent["elapsed_s"], 1e-9)
         return float(np.minimum(shares, 1.0).sum() / (until - since))
 

@@ -62,7 +62,7 @@ def log_file(number: int | str) -> str:
 
 
 def runs_of(numbers: RowNumbers) -> Iterator[slice]:
-    """Yield slices of consecutive numbers. Each negative number forms a slice by itself."""
+    """Yield slices of consecutive numbers. A negative number has a slice of its own."""
     n, breaks = len(numbers), []
     if n > 1:
         breaks = (np.flatnonzero((np.diff(numbers) != 1) | (numbers[:-1] < 0)) + 1).tolist()
