@@ -28,7 +28,7 @@ from nbshare.errors import TaskError, TaskTimeoutError
 
 MAX_PICKLE = 1 << 20  # bytes. A larger exception holds data, and is sent as text
 MAX_ITEM = 60  # characters of an item's repr in a message
-MAX_PART = 10_000  # characters of one frame or message of a traceback
+MAX_PART = 10_000  # characters of an exception's text, or of one frame of a traceback
 COPY = "the function called os.fork. This copy of the process ends here, the original continues"
 # The first error compiles the patterns below, each in 0.2 ms. This one matches errors of objects
 # that work in one thread only, such as database cursors.
@@ -235,7 +235,7 @@ def raised_by_source(
 ) -> BaseException:
     """Return the error of a run whose iterable raised an error."""
     where = f"when item {index} was taken from the iterable"
-    if by_other_thread and re.search(_OF_A_THREAD, f"{type(error).__name__}: {error}"):
+    if by_other_thread and re.search(_OF_A_THREAD, f"{type(error).__name__}: {_text(error)}"):
         where += " by a thread of nbshare: pass list(...) of it instead"
     if not isinstance(error, Exception):  # SystemExit must not end the caller
         return _task_error(describe(error, index, ""), where)
@@ -393,8 +393,9 @@ def _heed_interrupt(error: BaseException) -> None:
 
 
 def _text(error: BaseException) -> str:
+    """Return the beginning of an exception's text. Searching a text of 60 MB would take seconds."""
     try:
-        return str(error)
+        return str(error)[:MAX_PART]
     except BaseException as problem:  # noqa: BLE001 - a user's __str__
         _heed_interrupt(problem)
         return f"<{type(error).__qualname__} whose str fails>"
