@@ -161,14 +161,14 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _demo(options: argparse.Namespace) -> int:
-    from nbshare._core.demo import run  # late, because --help does not need it
+    from nbshare._core.entries.demo import run  # late, because --help does not need it
 
     run(options.out, options.workers)
     return 0
 
 
 def _doctor(options: argparse.Namespace) -> int:
-    from nbshare._core.checkup import doctor
+    from nbshare._core.entries.checkup import doctor
 
     report = doctor()
     print(json.dumps(report.to_dict(), indent=2) if options.json else report)

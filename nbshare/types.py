@@ -2,8 +2,8 @@
 
 from nbshare._core.arrays.ring_slots import RingStats
 from nbshare._core.engine.stats import SlowItem, StageStats, WorkerStats
-from nbshare._core.pipelines import PipelineResult
-from nbshare._core.planning import Plan
+from nbshare._core.entries.pipelines import PipelineResult
+from nbshare._core.entries.planning import Plan
 from nbshare._core.runs.stored import Outdated, StoredRun
 from nbshare._core.shapes.grid import Grid
 from nbshare._core.shapes.tables import Rows

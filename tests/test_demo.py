@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from nbshare.__main__ import main
-from nbshare._core import demo
+from nbshare._core.entries import demo
 
 
 def naive_horizon(azimuth, elevation, dx, dy, row, column):
@@ -237,9 +237,7 @@ def test_ctrl_c_is_one_line_and_status_130(tmp_path):
 
 def test_the_command_as_a_person_types_it(tmp_path):
     """From a folder of its own, with everything at its default, but in a few directions only."""
-    few = (
-        "import nbshare._core.demo; nbshare._core.demo.N_AZIMUTHS = nbshare._core.demo.N_SAMPLE = 2"
-    )
+    few = "from nbshare._core.entries import demo; demo.N_AZIMUTHS = demo.N_SAMPLE = 2"
     as_typed = "import runpy; runpy.run_module('nbshare', run_name='__main__', alter_sys=True)"
     done = subprocess.run(
         [sys.executable, "-c", f"{few}; {as_typed}", "demo"],

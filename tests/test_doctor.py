@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import nbshare
-from nbshare._core import checkup
+from nbshare._core.entries import checkup
 from tests.support.kernels import Page
 
 STEPS = list(checkup.STEPS)
@@ -109,7 +109,7 @@ def test_a_cgroup_is_the_reason_for_fewer_cpus_and_less_memory(script):
     printed = script("""
 import os, nbshare
 from pathlib import Path
-from nbshare._core import checkup
+from nbshare._core.entries import checkup
 from nbshare._core.system import processes
 checkup.self_test = list  # not what this is about
 group, inner = Path("group"), Path("group/inner")
@@ -214,7 +214,7 @@ print(report.steps[0].remedy)
 BROKEN_NUMPY = """
 import sys
 from pathlib import Path
-import nbshare, nbshare._core.checkup
+import nbshare, nbshare._core.entries.checkup
 folder = Path("broken")
 folder.mkdir()
 folder.joinpath("numpy.py").write_text({code!r})
@@ -238,7 +238,7 @@ def test_a_self_test_without_end_is_ended(lab):
     """After its limit it is ended, and the step that it was in has failed."""
     lab.run(f"""
 {BROKEN_NUMPY.format(code="import time; time.sleep(60)")}
-from nbshare._core import checkup
+from nbshare._core.entries import checkup
 checkup.LIMIT_S = 1.0
 first = nbshare.doctor().steps[0]
 assert first.state == "failed" and "not over after 1 s" in first.detail, first
@@ -250,7 +250,7 @@ def test_python_that_does_not_start_is_no_fault_of_memory(script, code):
     """On a busy machine, or where NumPy is broken. The remedy is about that."""
     printed = script(f"""
 {BROKEN_NUMPY.format(code=code)}
-from nbshare._core import checkup
+from nbshare._core.entries import checkup
 checkup.LIMIT_S = 1.0
 first = nbshare.doctor().steps[0]
 print(first.detail)

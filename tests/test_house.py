@@ -19,7 +19,7 @@ import pytest
 
 import nbshare
 from nbshare._core import HOME_OF
-from nbshare._core.options import MapOptions, Options
+from nbshare._core.arguments.options import MapOptions, Options
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -43,7 +43,7 @@ from nbshare._core import HOME_OF
 for name, home in HOME_OF.items():
     if isinstance(found := getattr(nbshare, name), type):
         found.__module__ = home
-for home in ("engine.stats", "arrays.ring_slots", "pipelines", "runs.stored"):
+for home in ("engine.stats", "arrays.ring_slots", "entries.pipelines", "runs.stored"):
     for found in vars(sys.modules[f"nbshare._core.{home}"]).values():
         if getattr(found, "__module__", "") == "nbshare.types":
             found.__module__ = f"nbshare._core.{home}"

@@ -23,7 +23,7 @@ import pytest
 
 import nbshare
 from nbshare import Job, last_job, map_async, parallel_map
-from nbshare._core.options import MapOptions
+from nbshare._core.arguments.options import MapOptions
 from nbshare.errors import PartialResultWarning
 from tests.support import figures, streams, tasks
 from tests.support.faultlab import wait_until

@@ -7,7 +7,7 @@ import pytest
 
 import nbshare
 from nbshare import SharedArray, parallel_map
-from nbshare._core import demo
+from nbshare._core.entries import demo
 from tests.support import tasks
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from nbshare._core import demo
+from nbshare._core.entries import demo
 
 pytestmark = pytest.mark.repo
 

@@ -17,7 +17,8 @@ import numpy as np
 import pytest
 
 import nbshare
-from nbshare._core import checkup, system
+from nbshare._core import system
+from nbshare._core.entries import checkup
 from nbshare._core.memory import segment_of
 from nbshare._core.system import locks, processes, sections
 from nbshare.errors import OutOfMemoryError, StaleReferenceError

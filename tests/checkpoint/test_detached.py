@@ -244,7 +244,7 @@ def test_jobs_that_nobody_keeps_leave_nothing(sweep, tmp_path):
     for _ in range(3):
         assert attach(tmp_path / "run").running()
     assert nbshare.last_job().running()
-    nbshare._core.job.remember(None)
+    nbshare._core.jobs.job.remember(None)
     wait_until(lambda: psutil.Process().num_threads() <= n_threads)
     (tmp_path / "gate").touch()
     assert job.result().tolist() == TWICE

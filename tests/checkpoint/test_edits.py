@@ -14,7 +14,7 @@ pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="programs are fo
 PROGRAM = """
 import gc, os, sys
 from nbshare._core.checkpoint.key import key_of
-from nbshare._core.options import MapOptions, checked_request
+from nbshare._core.arguments.options import MapOptions, checked_request
 gc.freeze()  # so that forks do not copy what is here
 for line in sys.stdin:
     if os.fork():

@@ -19,10 +19,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nbshare import import_file, share
+from nbshare._core.arguments.options import MapOptions, checked_request
 from nbshare._core.checkpoint import digests
 from nbshare._core.checkpoint.code import CodeDigests
 from nbshare._core.checkpoint.key import key_of
-from nbshare._core.options import MapOptions, checked_request
 from nbshare._core.source import file
 from nbshare.errors import CheckpointError
 
@@ -210,7 +210,7 @@ APART = {
 PROGRAM = """
 import gc, os, sys
 from nbshare._core.checkpoint.key import key_of
-from nbshare._core.options import MapOptions, checked_request
+from nbshare._core.arguments.options import MapOptions, checked_request
 gc.freeze()  # so that forks do not copy what is here
 for line in sys.stdin:
     if os.fork():

@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from nbshare import parallel_map
-from nbshare._core.mapping import map_async
+from nbshare._core.entries.mapping import map_async
 from nbshare.errors import CheckpointError
 
 CODE = """

@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 
 import nbshare
 from nbshare import Executor, parallel_map, pipeline
+from nbshare._core.entries.mapping import map_async
 from nbshare._core.functions.installed import STANDARD_LIBRARY
-from nbshare._core.mapping import map_async
 from nbshare._core.source.changes import warn_of_changes
 from nbshare._core.source.definitions import is_same, simple_value
 

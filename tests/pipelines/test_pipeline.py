@@ -15,9 +15,9 @@ import pytest
 
 import nbshare
 from nbshare import Job, last_job
+from nbshare._core.arguments.options import MapOptions, checked_request
 from nbshare._core.engine.local import dispatcher
 from nbshare._core.engine.preparing import prepare
-from nbshare._core.options import MapOptions, checked_request
 from nbshare.errors import MapInterrupted, TaskError
 from tests.support import plumbing, streams
 from tests.support.faultlab import wait_until

@@ -194,7 +194,7 @@ else:
     raise AssertionError("no error")
 assert last_job().present.tolist() == [True, False, False][:last_job().present.size]
 assert not last_job().partial()[0].any()
-nbshare._core.job.remember(None)
+nbshare._core.jobs.job.remember(None)
 check()
 wait_until(lambda: faultlab.memfd_bytes(faultlab.tagged()) < before + (20 << 20))
 """)

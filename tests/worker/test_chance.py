@@ -10,7 +10,7 @@ from functools import partial
 import pytest
 
 from nbshare import map_async, parallel_map
-from nbshare._core import job
+from nbshare._core.jobs import job
 from nbshare._core.worker.chance import Draws
 from nbshare.errors import UnseededWarning
 from tests.support import draws

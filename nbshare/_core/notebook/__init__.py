@@ -44,7 +44,7 @@ from functools import cache
 from typing import Any, Protocol
 
 from nbshare._core.interrupts import start_thread
-from nbshare._core.job import Job
+from nbshare._core.jobs.job import Job
 from nbshare._core.messages import users_line, warn_at_most
 from nbshare._core.notebook.environment import KernelOutput, cell_number, is_static, surroundings
 from nbshare._core.notebook.live_plot import CannotDrawError, LivePlot, as_plots

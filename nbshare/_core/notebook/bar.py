@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from tqdm.std import EMA, tqdm
 
-from nbshare._core.job import COUNTING, Job, JobState
+from nbshare._core.jobs.job import COUNTING, Job, JobState
 from nbshare._core.messages import counted, cut
 
 LIVE: tuple[JobState, ...] = ("starting", "running")

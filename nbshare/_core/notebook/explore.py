@@ -29,7 +29,7 @@ import numpy as np
 import numpy.typing as npt
 
 from nbshare._core.interrupts import import_whole, start_thread
-from nbshare._core.job import Job
+from nbshare._core.jobs.job import Job
 from nbshare._core.messages import warn
 from nbshare._core.notebook.environment import (
     JUPYTER,

@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from nbshare._core.engine.results import MISSING
-from nbshare._core.job import Job
+from nbshare._core.jobs.job import Job
 from nbshare._core.notebook.charts import HistPainter, LinePainter, TrendPainter, is_trend
 from nbshare._core.notebook.environment import Bundle, is_static
 from nbshare._core.notebook.image import ImagePainter, MosaicPainter

@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING
 
 from nbshare._core.interrupts import import_whole
-from nbshare._core.job import Job
+from nbshare._core.jobs.job import Job
 from nbshare._core.notebook.environment import Bundle, kernel_output
 from nbshare._core.notebook.live_plot import NothingYetError, Plot, as_plots
 from nbshare._core.system import processes

@@ -18,8 +18,8 @@ from collections.abc import Callable, Iterable, Sequence
 from heapq import nsmallest
 
 from nbshare._core.engine.stats import WorkerActivity
-from nbshare._core.html_tables import html_table
-from nbshare._core.job import Job
+from nbshare._core.jobs.html_tables import html_table
+from nbshare._core.jobs.job import Job
 from nbshare._core.memory.budget import rounded
 from nbshare._core.messages import counted, cut
 from nbshare._core.notebook import page

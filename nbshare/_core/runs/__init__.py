@@ -1,4 +1,4 @@
-"""Runs seen from other processes: their stored results, their jobs, and the driver.
+"""How a run starts, and runs seen from other processes: stored results, jobs, the driver.
 
 ::
 
@@ -9,6 +9,7 @@
                                                          │
     attach ◄── results, lease.json, driver/log.txt ◄─────┘
 
+    running      starts a run, in the background or while its caller waits
     stored       a run on disk, seen from any process: `open_checkpoint`
     attached     a job for such a run: `attach`; and the start of a run in a process of its own
     driver       the process of a detached run, or of the command line

@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from nbshare import errors
+from nbshare._core.arguments.options import MapOptions, checked_checkpoint
 from nbshare._core.arrays.inputs import ArrayReference
 from nbshare._core.checkpoint import writer as writers
 from nbshare._core.checkpoint.directory import LOG_FILE, check_place
@@ -33,7 +34,7 @@ from nbshare._core.engine.results import MISSING
 from nbshare._core.engine.run import EndState, Run
 from nbshare._core.functions.pickling import dumps, dumps_apart
 from nbshare._core.interpreter import command
-from nbshare._core.job import Job
+from nbshare._core.jobs.job import Job
 from nbshare._core.memory import file_of
 from nbshare._core.memory.disk import open_own, write_all
 from nbshare._core.messages import warn_at_most
@@ -41,8 +42,7 @@ from nbshare._core.notebook import check_display
 from nbshare._core.notebook.environment import surroundings
 from nbshare._core.notebook.live_plot import LivePlot, as_plots
 from nbshare._core.notebook.prints import Printer
-from nbshare._core.options import MapOptions, checked_checkpoint
-from nbshare._core.running import in_background
+from nbshare._core.runs.running import in_background
 from nbshare._core.runs.stored import StoredRun
 from nbshare._core.shapes.grid import Grid
 from nbshare._core.shapes.kinds import shaped_from

@@ -17,6 +17,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.lib.format import open_memmap
 
+from nbshare._core.arguments.options import MapOptions, checked_checkpoint, checked_request
 from nbshare._core.arrays.inputs import ArrayReference, Inputs
 from nbshare._core.checkpoint import writer
 from nbshare._core.checkpoint.options import Checkpoint
@@ -25,12 +26,11 @@ from nbshare._core.engine.local import dispatcher
 from nbshare._core.engine.preparing import prepare
 from nbshare._core.engine.prints import Prints
 from nbshare._core.engine.request import Request
-from nbshare._core.job import Job, jobs
-from nbshare._core.mapping import map_async
+from nbshare._core.entries.mapping import map_async
+from nbshare._core.jobs.job import Job, jobs
 from nbshare._core.notebook.prints import Printer
-from nbshare._core.options import MapOptions, checked_checkpoint, checked_request
-from nbshare._core.running import in_background
 from nbshare._core.runs.attached import CALL_FILE, CALL_START, check_call
+from nbshare._core.runs.running import in_background
 from nbshare._core.store.files import damaged, mapped, opened
 from nbshare._core.store.logs import parts_in
 from nbshare._core.system import files as system_files

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from nbshare._core.arguments.options import MapOptions, checked_checkpoint, checked_request
 from nbshare._core.arrays.create import zeros
 from nbshare._core.checkpoint.directory import check_place
 from nbshare._core.checkpoint.items import Lookup
@@ -30,7 +31,6 @@ from nbshare._core.engine.folding import Reduction
 from nbshare._core.engine.request import Request
 from nbshare._core.engine.results import MISSING
 from nbshare._core.names import refuse_others
-from nbshare._core.options import MapOptions, checked_checkpoint, checked_request
 from nbshare._core.shapes.tiles import Tiles
 from nbshare._core.store.files import read_json
 from nbshare._core.store.pages import IN_LOG, IN_OUTPUT

@@ -43,6 +43,6 @@ def register_joblib() -> None:
     ----------
     `Custom backends <https://joblib.readthedocs.io/en/stable/custom_parallel_backend.html>`_
     """
-    from nbshare._core.joblib_backend import register  # late, because it needs joblib
+    from nbshare._core.entries.joblib_backend import register  # late, because it needs joblib
 
     register()

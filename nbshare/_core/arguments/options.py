@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, TypedDict
 import numpy as np
 import numpy.typing as npt
 
+from nbshare._core.arguments.iterables import check_iterable, items_of, warn_of_lengths
 from nbshare._core.arrays.create import checked_int
 from nbshare._core.checkpoint.options import Checkpoint
 from nbshare._core.engine.prints import Prints
@@ -22,7 +23,6 @@ from nbshare._core.functions.reference import (
     resolve,
 )
 from nbshare._core.interrupts import refuse_patched_modules
-from nbshare._core.iterables import check_iterable, items_of, warn_of_lengths
 from nbshare._core.memory import can_share, need_shared
 from nbshare._core.messages import cut
 from nbshare._core.notebook.live_plot import Plot

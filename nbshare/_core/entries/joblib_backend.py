@@ -15,7 +15,7 @@ from joblib.parallel import ParallelBackendBase
 
 from nbshare._core.arrays.share import share
 from nbshare._core.arrays.shared_array import SharedArray
-from nbshare._core.executor import Executor
+from nbshare._core.entries.executor import Executor
 from nbshare._core.source.changes import warn_of_changes
 from nbshare._core.system import processes
 from nbshare._core.wire import is_worker

@@ -23,8 +23,9 @@ from nbshare._core.engine.run import Run
 from nbshare._core.engine.stats import StageStats, WorkerStats
 from nbshare._core.functions.called import check_called
 from nbshare._core.functions.reference import label_of
-from nbshare._core.html_tables import StatsTable
 from nbshare._core.interrupts import cancelled_by_interrupt
+from nbshare._core.jobs.html_tables import StatsTable
+from nbshare._core.jobs.until import Until
 from nbshare._core.messages import warn
 from nbshare._core.shapes.shaped import ShapedItems
 from nbshare._core.tracebacks import (
@@ -35,7 +36,6 @@ from nbshare._core.tracebacks import (
     shown_from_the_call,
     shown_shortly,
 )
-from nbshare._core.until import Until
 from nbshare._core.wire import running_items
 from nbshare._core.wire.board import NUMPY, PYTHON
 from nbshare._core.wire.failures import this_process

@@ -31,7 +31,7 @@ from nbshare import __version__
 from nbshare._core import PACKAGE as FOLDER
 from nbshare._core.arrays.share import share
 from nbshare._core.engine.local import refuse_frozen, shutdown
-from nbshare._core.mapping import parallel_map
+from nbshare._core.entries.mapping import parallel_map
 from nbshare._core.memory import can_share, segment_of
 from nbshare._core.memory.budget import in_words
 from nbshare._core.memory.kinds import SETTING
@@ -266,7 +266,7 @@ def self_test() -> list[CheckStep]:
         problem = "worker processes need Linux, macOS or Windows; arrays are in private memory"
         return [_failed("start workers", problem)]
     refuse_frozen("the self-test", "run python -m nbshare doctor where the program was made")
-    code = f"import sys; sys.path[:] = {sys.path!r}; from nbshare._core.checkup import run; run()"
+    code = f"import sys; sys.path[:] = {sys.path!r}; from {__name__} import run; run()"
     is_late = False
     with subprocess.Popen(
         [sys.executable, "-c", code],

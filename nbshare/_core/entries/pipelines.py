@@ -8,6 +8,12 @@ from typing import Any, Never
 import numpy as np
 import numpy.typing as npt
 
+from nbshare._core.arguments.options import (
+    MapOptions,
+    checked_count,
+    checked_request,
+    checked_shared,
+)
 from nbshare._core.arrays.create import Shape
 from nbshare._core.arrays.ring import RingBuffer
 from nbshare._core.arrays.share import share
@@ -18,19 +24,13 @@ from nbshare._core.engine.request import Request
 from nbshare._core.engine.stats import StageStats
 from nbshare._core.functions.annotations import signature_of
 from nbshare._core.functions.reference import label_of, needed_by, resolve
-from nbshare._core.html_tables import StatsTable
+from nbshare._core.jobs.html_tables import StatsTable
 from nbshare._core.memory import file_of, segment_of
 from nbshare._core.messages import counted
 from nbshare._core.names import refuse_others
 from nbshare._core.notebook import check_display
 from nbshare._core.notebook.live_plot import Plot
-from nbshare._core.options import (
-    MapOptions,
-    checked_count,
-    checked_request,
-    checked_shared,
-)
-from nbshare._core.running import run_and_draw
+from nbshare._core.runs.running import run_and_draw
 from nbshare._core.tracebacks import Failed, shown_from_the_call
 from nbshare._core.wire import is_worker
 from nbshare._core.wire.orders import Stage

@@ -8,16 +8,16 @@ from typing import Any, Unpack
 
 import numpy as np
 
+from nbshare._core.arguments.options import Backend, MapOptions, Options, Out, check_functions
 from nbshare._core.arrays.arena import Arena
 from nbshare._core.engine.hints import hints_of
 from nbshare._core.engine.preparing import pack_fixed, sources_nbytes
 from nbshare._core.engine.request import Request
-from nbshare._core.html_tables import html_table
-from nbshare._core.mapping import KNOWN, Function, check_call, prepared
+from nbshare._core.entries.mapping import KNOWN, Function, check_call, prepared
+from nbshare._core.jobs.html_tables import html_table
 from nbshare._core.memory.budget import SHARE, in_words
 from nbshare._core.names import refuse_others
-from nbshare._core.options import Backend, MapOptions, Options, Out, check_functions
-from nbshare._core.running import run_and_draw
+from nbshare._core.runs.running import run_and_draw
 from nbshare._core.system import processes
 from nbshare._core.tracebacks import Failed, shown_from_the_call
 

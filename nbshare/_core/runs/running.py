@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from nbshare._core.interrupts import ignore_more_presses, start_thread
-from nbshare._core.job import NAP_S, Job, remember
+from nbshare._core.jobs.job import NAP_S, Job, remember
 from nbshare._core.notebook import Display, Showing, open_display
 from nbshare._core.notebook.environment import surroundings
 from nbshare._core.tracebacks import Failed

@@ -12,12 +12,12 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Never, ParamSpec, TypeVar
 
+from nbshare._core.arguments.options import MapOptions, checked_count, checked_request
 from nbshare._core.engine.prints import Prints
 from nbshare._core.engine.tasks import TaskQueue
 from nbshare._core.functions.reference import refuse_async
 from nbshare._core.messages import counted
 from nbshare._core.notebook.prints import Printer
-from nbshare._core.options import MapOptions, checked_count, checked_request
 from nbshare._core.tracebacks import no_attribute, shown_from_its_calls
 from nbshare._core.wire import is_worker
 from nbshare._core.wire.kept import kept_items

@@ -10,20 +10,7 @@ from typing import Any, Literal, Never, Protocol, TypeAlias, TypeVar, Unpack, ov
 
 import numpy as np
 
-from nbshare._core.arrays.shared_array import SharedArray
-from nbshare._core.checkpoint.options import Checkpoint
-from nbshare._core.engine.call import Call
-from nbshare._core.engine.local import dispatcher
-from nbshare._core.engine.preparing import prepare
-from nbshare._core.engine.request import Request
-from nbshare._core.engine.supply import SourceSupply
-from nbshare._core.functions.reference import resolve
-from nbshare._core.job import Job, T
-from nbshare._core.memory import need_shared
-from nbshare._core.names import refuse_others
-from nbshare._core.notebook import check_display
-from nbshare._core.notebook.live_plot import Plot
-from nbshare._core.options import (
+from nbshare._core.arguments.options import (
     Backend,
     MapOptions,
     Options,
@@ -32,7 +19,20 @@ from nbshare._core.options import (
     checked_checkpoint,
     checked_request,
 )
-from nbshare._core.running import in_background, run_and_draw
+from nbshare._core.arrays.shared_array import SharedArray
+from nbshare._core.checkpoint.options import Checkpoint
+from nbshare._core.engine.call import Call
+from nbshare._core.engine.local import dispatcher
+from nbshare._core.engine.preparing import prepare
+from nbshare._core.engine.request import Request
+from nbshare._core.engine.supply import SourceSupply
+from nbshare._core.functions.reference import resolve
+from nbshare._core.jobs.job import Job, T
+from nbshare._core.memory import need_shared
+from nbshare._core.names import refuse_others
+from nbshare._core.notebook import check_display
+from nbshare._core.notebook.live_plot import Plot
+from nbshare._core.runs.running import in_background, run_and_draw
 from nbshare._core.tracebacks import shown_from_the_call
 
 KNOWN = MapOptions._fields

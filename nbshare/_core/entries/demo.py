@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from nbshare._core.mapping import parallel_map
+from nbshare._core.entries.mapping import parallel_map
 
 Array = np.ndarray[Any, Any]
 

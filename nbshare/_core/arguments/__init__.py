@@ -1,0 +1,1 @@
+"""The arguments of a call, checked. What follows may rely on them."""

@@ -1,0 +1,1 @@
+"""The handle of a run for its caller, its tables, and ``until=``."""
