@@ -146,7 +146,10 @@ def test_prints_of_exit_handlers_appear(cold, capfd):
     assert capfd.readouterr().out == "worker 0 ends\n"
 
 
-@pytest.mark.parametrize("n_rounds", [20, 500], ids=["some", "many"])
+MANY = pytest.param(500, marks=pytest.mark.timeout(1200), id="many")
+
+
+@pytest.mark.parametrize("n_rounds", [pytest.param(20, id="some"), MANY])
 def test_only_killed_workers_lose_lines(tmp_path, cold, monkeypatch, n_rounds):
     """Random calls, deaths, renewals and shutdowns. All lines of other workers are in files."""
     dice = random.Random(n_rounds)
