@@ -52,11 +52,11 @@ def test_the_picture_is_there_when_the_cell_ends(common):
     image = kernel.run_well("nbshare.explore(maps)")
     assert image.mimetypes == {"image/png", "text/plain"}
     assert image.rows[0].startswith("To choose other results")
-    assert image.rows[-1] == "result: item 0"
+    assert image.rows[-1] == "item 0"
     line = kernel.run_well("nbshare.explore(maps[:, 0], kind='hist')")
-    assert line.rows[-1] == "result: item 0"
+    assert line.rows[-1] == "item 0"
     code = "nbshare.explore(maps, axes={'azimuth': [0, 120.5], 'height': ['a', 'b', 'c']})"
-    assert kernel.run_well(code).rows[-1] == "result: azimuth = 0, height = a"
+    assert kernel.run_well(code).rows[-1] == "azimuth = 0, height = a"
 
 
 def test_another_front_end_than_jupyters_gets_panel_and_picture_in_one_output(common):
@@ -65,12 +65,12 @@ def test_another_front_end_than_jupyters_gets_panel_and_picture_in_one_output(co
     kernel.run_well("maps = np.random.default_rng(1).random((6, 20, 30))")
     kernel.run_well("__vsc_ipynb_file__ = 'maps.ipynb'")  # as VS Code does
     shown = kernel.run_well("nbshare.explore(maps)")
-    assert shown.rows == ["result: item 0"]
+    assert shown.rows == ["item 0"]
     assert shown.mimetypes == {WIDGET, "image/png", "text/plain"}
     kernel.run_well("os.environ['NBSHARE_STATIC'] = '1'")
     shown = kernel.run_well("nbshare.explore(maps[1:])")
     kernel.run_well("del os.environ['NBSHARE_STATIC'], __vsc_ipynb_file__")
-    assert shown.rows == ["result: item 0"]
+    assert shown.rows == ["item 0"]
     assert shown.mimetypes == {"image/png", "text/plain"}
 
 
@@ -167,12 +167,13 @@ def test_the_parameters_of_a_grid_are_the_sliders(kind, monkeypatch):
         nbshare.explore(job if kind == "job" else results)
     (view,) = views
     assert list(view.axes) == ["a", "b"]
-    assert view.name(4).endswith(": a = 2, b = 1")
+    name = "a = 2, b = 1"
+    assert view.name(4) == (f"{job.label}: {name}" if kind == "job" else name)
     assert view.pick(4)[1].tolist() == np.full((2, 3), 21).tolist()
 
 
 def test_a_picture_names_its_item():
     """By its index, where no parameters of a grid name it."""
     view = ResultGrid(finished(MAPS), None, nbshare.LivePlot(), {})
-    assert view.name(2).endswith(": item 2")
+    assert view.name(2) == "item 2"
     assert np.array_equal(view.pick(2)[1], MAPS[2])

@@ -160,7 +160,7 @@ def finished(results: Any) -> Any:
     n = len(np.atleast_1d(results))
     missing = np.ma.getmaskarray(results).reshape(n, -1)
     present = np.ones(n, bool) if missing.dtype.names else ~missing.all(axis=1)
-    job = SimpleNamespace(label="result", state="done", n_items=n, _present=present)
+    job = SimpleNamespace(label="", state="done", n_items=n, _present=present)
     job.n_done = int(np.count_nonzero(present))
     job._partial, job.running = lambda: results, lambda: False
     return job
@@ -208,13 +208,14 @@ class ResultGrid:
         return int(np.argmax(self.source._present)) if self.source.n_done else 0
 
     def name(self, item: int) -> str:
-        """Return the title of a result: the label, and its place on the axes or its index."""
+        """Return the title of a result: the job's name, and its place on the axes or its index."""
         places = np.unravel_index(item, self.shape) if self.axes else ()
         chosen = [
             f"{name} = {text_of(values[place])}"
             for (name, values), place in zip(self.axes.items(), places, strict=True)
         ]
-        return f"{self.source.label}: {', '.join(chosen) or f'item {item}'}"
+        parts = self.source.label, ", ".join(chosen) or f"item {item}"
+        return ": ".join(filter(None, parts))
 
     def has(self, item: int) -> bool:
         """Whether the result has arrived."""
@@ -395,7 +396,7 @@ class Panel:
                     is_saved = True
                     self._save(self._saved.update)
             except Exception as error:  # noqa: BLE001  a user's function may raise anything
-                self._words.value = f"{type(error).__name__}: {error}"
+                self._tell(f"{type(error).__name__}: {error}")
             time.sleep(max(0.0, began + _INTERVAL_S - time.monotonic()))
 
     def _look(self) -> bool:
@@ -403,15 +404,16 @@ class Panel:
         source = self._view.source
         if not self._view.axes:
             self._sliders[0].max = self._view.n - 1
-        item = self._item
         is_new = self._shown != self._wanted
         if is_new:
             self._draw(sharp=False)
-        words = self._view.name(item)
-        if source.state != "done":
-            words += f" · {source.n_done} of {source.n_items or '?'} done, {source.state}"
-        self._words.value = words  # last, when the plot is ready
+        so_far = f"{source.n_done} of {source.n_items or '?'} done, {source.state}"
+        self._tell("" if source.state == "done" else so_far)  # the plot has the result's name
         return is_new
+
+    def _tell(self, words: str) -> None:
+        """Show a line above the plot, or none."""
+        self._words.value, self._words.layout.display = words, None if words else "none"
 
     def _save(self, show: Callable[..., object]) -> None:
         """Draw a sharp plot, for the page and for the notebook's file."""
