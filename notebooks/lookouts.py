@@ -64,8 +64,3 @@ def seen(
     is_seen = is_on_map & (slope >= np.maximum.accumulate(slope, axis=1))
     ring = 2 * np.pi * distance * STEP_M  # m², of the whole circle
     return float((is_seen.mean(axis=0) * ring).sum() / 1e6)
-
-
-def height(row: int, column: int, elevation: Array) -> float:
-    """Return the height of a place, in metres: an item that takes a microsecond."""
-    return float(elevation[row, column])

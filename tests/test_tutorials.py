@@ -52,7 +52,7 @@ SMALLER = {
     "12_pipelines": [("MINUTES = 3 ", "MINUTES = 2 ")],
     "14_long_runs": [("steps=4000", "steps=1500")],
     "06_tables": [("observe(120", "observe(20")],
-    "15_clusters": [("344, 8)", "344, 24)"), ("403, 8)", "403, 24)")],
+    "15_clusters": [("344, 12)", "344, 24)"), ("403, 12)", "403, 24)")],
 }
 NEEDS = {  # packages that may be missing
     "05_sweeps_and_files": ["sklearn"],
