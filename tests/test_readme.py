@@ -96,7 +96,7 @@ def run(folder, name, code, *arguments):
 def test_it_is_short():
     """A stranger reads it to the end, in five minutes."""
     assert len(TEXT.splitlines()) < 190
-    assert len(TEXT.split()) < 2200
+    assert len(TEXT.split()) < 2050
 
 
 def test_it_sets_up_with_two_commands():
