@@ -1,6 +1,6 @@
-"""Film the first cell of the README in JupyterLab, next to the plain loop, and photograph an error.
+"""Film the first cell of the README in JupyterLab, next to the plain loop.
 
-    python notebooks/making/film.py   # writes images/live.webp and images/error.png
+    python notebooks/making/film.py   # writes images/live.webp
 
 It needs ``nbshare[browser]`` and Chromium, and takes about a minute. Loop and parallel map run one
 after the other, each with all CPUs to itself, and are put together at the same clock.
@@ -38,7 +38,6 @@ LAST_S = 4.0  # for which the last frame stays
 STARTED = "parallel_map(abs, range(8), progress=False)  # the workers are there"
 LOOP = "%%time\nlight = [brightness(each, x, slits) for each in y]"
 LOOK = "type(light).__name__, light.shape"
-WRONG = "parallel_map(brightness, [0.5, 1.0, None], shared={'x': x, 'slits': slits})"
 
 # Nothing but the cells, and a pointer, which a screenshot would not have.
 STYLE = """
@@ -60,11 +59,6 @@ POINTER = """() => {
   }, true);
 }"""
 
-WITHOUT_FOLDER = r"""() => {
-  for (const shown of document.querySelectorAll('.jp-OutputArea pre'))
-    shown.innerHTML = shown.innerHTML.replace(/\/[\w\/.-]+\/slits.py/g, 'slits.py');
-}"""
-
 Frames = list[tuple[float, Image.Image]]  # when, since the cell was started
 
 
@@ -76,13 +70,12 @@ def notebook(folder: Path, *cells: str) -> None:
 
 
 @contextmanager
-def opened(chromium: Any, height: int, *cells: str, scale: int = 1) -> Iterator[Any]:
+def opened(chromium: Any, height: int, *cells: str) -> Iterator[Any]:
     """Open a notebook whose first cell, which is out of sight, has run; `height`: of the cells."""
     with tempfile.TemporaryDirectory() as name, tempfile.TemporaryDirectory() as state:
         notebook(Path(name), *cells)
         with browser.jupyter_lab(Path(name), Path(state)) as address:
-            context = chromium.new_context(device_scale_factor=scale)
-            page = browser.Page(context.new_page(), address.format("maps.ipynb"))
+            page = browser.Page(chromium.new_page(), address.format("maps.ipynb"))
             page.await_kernel()
             start(page, 0)
             page.await_end(0)
@@ -99,7 +92,7 @@ def opened(chromium: Any, height: int, *cells: str, scale: int = 1) -> Iterator[
             )
             page.tab.wait_for_timeout(1000)
             yield page
-            context.close()
+            page.tab.close()
 
 
 def shown(page: Any) -> Any:
@@ -240,16 +233,11 @@ def save(frames: list[Image.Image], durations: list[int], path: Path) -> None:
 
 
 def main() -> None:
-    """Make both pictures."""
+    """Make the film."""
     call = fences("python")["slits"].strip()
     with browser.chromium() as chromium:
         above = film(chromium, 128, loop, LOOP)
         below = film(chromium, 600, parallel, call, LOOK)
-        with opened(chromium, 900, WRONG, scale=2) as page:
-            start(page, 1)
-            page.cell(1).get_by_text("item 2").first.wait_for()
-            page.tab.evaluate(WITHOUT_FOLDER)
-            page.cell(1).screenshot(path=IMAGES / "error.png")
     save(*together(above, below), IMAGES / "live.webp")
 
 
