@@ -117,6 +117,11 @@ def test_an_import_of_a_wrong_name_says_which_is_meant(name, ours):
         (lambda: parallel_map(two, [1], resume=True), "use checkpoint="),
         (lambda: parallel_map(two, [1], cmap="gray"), "plot=nbshare.LivePlot(kind, ...)"),
         (lambda: parallel_map(two, [1], gpu=True), "To pass it to two(), which does not take it"),
+        (lambda: parallel_map(abs, [1], reduce="sum"), "pass a function, called as reduce(a, b)"),
+        (
+            lambda: parallel_map(two, [1], plot=lambda partial: 0),
+            "plot=lambda ax, partial: ax.plot(",
+        ),
         (lambda: nbshare.pipeline(two), "shape: pipeline(load, *stages, shape=..., ...)"),
         (lambda: nbshare.RingBuffer(1, 1).put([1.0]), "with ring.put() as slot: slot[...] ="),
         (lambda: nbshare.RingBuffer(1, 1).get()[0], "with ring.get() as slot:"),

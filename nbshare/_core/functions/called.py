@@ -13,10 +13,12 @@ from nbshare._core.messages import cut
 # sorted.
 _OF_ALL = ("axis", "dim", "dtype", "key", "start", "weights")
 _OF_TWO = ("a", "b")  # the arguments of reduce=
-_INSTEAD = (
-    " Pass a function of two results, such as numpy.add, numpy.maximum or max. For a function "
-    "of all results, leave reduce= out: sum(parallel_map(func, items))"
-)
+_INSTEAD = {
+    _OF_TWO: " Pass a function of two results, such as numpy.add, numpy.maximum or max. For a "
+    "function of all results, leave reduce= out: sum(parallel_map(func, items))",
+    ("ax", "partial"): " Pass a function that draws on these Axes: "
+    "plot=lambda ax, partial: ax.plot(partial).",
+}
 
 
 def check_called(option: str, func: Any, *given: str) -> None:
@@ -31,15 +33,17 @@ def check_called(option: str, func: Any, *given: str) -> None:
     *given
         Names of the positional arguments.
     """
+    call = f"{option}({', '.join(given)})"
     if not callable(func):
-        raise TypeError(f"{option}={cut(repr(func))} is not allowed: pass a function")
+        said = f"{option}={cut(repr(func))} is not allowed"
+        raise TypeError(f"{said}: pass a function, called as {call}")
     refuse_async(func)
     try:
         signature = signature_of(func)
     except Exception:  # noqa: BLE001 - some functions in C lack one, annotations may raise
         return
-    instead = _INSTEAD if given == _OF_TWO else ""
-    how = f"{option}= calls {option}({', '.join(given)})"
+    instead = _INSTEAD.get(given, "")
+    how = f"{option}= calls {call}"
     try:
         signature.bind(*given)
     except TypeError as error:
@@ -54,8 +58,7 @@ def check_called(option: str, func: Any, *given: str) -> None:
     module = str(getattr(func, "__module__", ""))
     if option == "plot" and (module == "matplotlib.pyplot" or _is_of_axes(func)):
         raise TypeError(
-            f"{how} with the Axes to draw on, but {label_of(func)} has its own. Pass a function "
-            "that uses these Axes: plot=lambda ax, partial: ax.plot(partial)."
+            f"{how} with the Axes to draw on, but {label_of(func)} has its own.{instead}"
         )
 
 
