@@ -26,7 +26,7 @@ from nbshare._core.functions.pickling import is_by_value
 
 Place = tuple[int, int]  # the number of a pickle, and an object's place in its memo
 Entries = Collection[tuple[int, Any]]  # a memo's places and objects
-Memo = Mapping[int, tuple[int, Any]]  # of a pickler: place and object, by id
+Memo = Mapping[int, tuple[int, Any]]  # a pickler's memo: place and object, by id
 
 _TEXTS = str, bytes, bytearray  # and subclasses
 _CONTAINERS = {tuple, list, dict, set, frozenset}

@@ -37,7 +37,7 @@ MOST_SHOWN = 60  # characters of the path to a part in a message
 PIECE_NBYTES = 16 << 20  # size of the pieces in which arrays are hashed
 N_THREADS = 4  # number of threads that hash pieces
 MOST_DEEP, MOST_KEPT = 6, 200  # limits of an outline
-OF_WRAPPERS = "cache_info", "targetoptions"  # of functions with a cache, and of Numba
+OF_WRAPPERS = "cache_info", "targetoptions"  # attributes of functions with a cache, and of Numba's
 # Attributes in which objects cache answers, or keep work space.
 ANSWERS = {
     "_cs_matrix._has_sorted_indices", "_cs_matrix._has_canonical_format", "ExtensionArray._cache",

@@ -11,7 +11,7 @@ TENSORS = {
     "Tensor",
     "Parameter",
     "Buffer",
-}  # of torch. Other subclasses have attributes
+}  # classes of torch. Other subclasses have attributes
 
 
 def parts_in(value: Any, kind: type) -> list[Any] | None:

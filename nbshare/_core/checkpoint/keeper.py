@@ -155,7 +155,7 @@ class CheckpointKeeper(Keeper, Medium):
         """Return the output of the call: the file of results, if possible, or memory."""
         output, is_large = None, spec not in KIND_OF
         is_in_order = bool(self._order) and np.array_equal(self._order[0], np.arange(n))
-        has_tiles = tiles_of(request) is not None  # whose rows are not the caller's results
+        has_tiles = tiles_of(request) is not None  # rows of tiles are not the caller's results
         if is_large and is_in_order and not has_tiles:
             output = self._attempt(partial(self._directory.output, spec))
         self._is_in_place = output is not None

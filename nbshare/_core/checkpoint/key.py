@@ -15,7 +15,7 @@ from nbshare._core.engine.request import Request
 MOST_NAMED = 6  # differences in a message
 MOST_WAYS = 2  # paths shown for a changed part
 
-OF_CODE = ".__code__"  # whose parts mean nothing to a reader
+OF_CODE = ".__code__"  # the parts of code mean nothing to a reader
 
 Parts = Mapping[str, str]  # digests of parts, by their names in messages
 

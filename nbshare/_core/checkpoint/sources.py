@@ -71,7 +71,7 @@ OF_TEXTS = {
 }  # fmt: skip
 OF_PACKAGES = {"pkgutil", "iter_modules", "walk_packages"}  # words in code that lists modules
 LOOKING_UP, READING = ANYWHERE | LOADING, OF_DOCSTRINGS | OF_TEXTS
-OF_FOLDERS = {"parent", "parents", "dirname", "with_name"}  # of a path whose file is not read
+OF_FOLDERS = {"parent", "parents", "dirname", "with_name"}  # words that lead to other paths
 NAMES = re.compile(r"[^\W\d]\w*(?:[.:][^\W\d]\w*)*")  # a string that may be a name
 # Callables, and bases of classes, without other effects while a module is imported.
 PLAIN = {

@@ -76,7 +76,7 @@ class Sweep(Supply):
         The start of the run, in seconds since 1970.
     """
 
-    _event: waiting.OwnerEvent  # of the current call
+    _event: waiting.OwnerEvent  # the current call's
 
     def __init__(self, options: Checkpoint, request: Request) -> None:
         check_place(options.path)
@@ -260,7 +260,7 @@ class Sweep(Supply):
         self._part, self._running = part, (call, keeper)
         self._pace, self._event = Pace(0.0, call.request.max_workers), waiting.OwnerEvent()
         call.event_fd, call.items_event = self._event.fd, waiting.WorkerEvent()
-        self.error = None  # of the previous call
+        self.error = None  # the previous call's
         call.board.n_there = 0  # workers see no item that is not claimed
         call.supply = self
         return call

@@ -72,7 +72,7 @@ def is_alive(folder: Path, other: dict[str, Any]) -> bool:
     with suppress(OSError):
         now_s = time.time()
         with suppress(OSError):  # without the right to write, the local clock must do
-            follows = os.utime not in os.supports_follow_symlinks  # which Windows requires
+            follows = os.utime not in os.supports_follow_symlinks  # Windows only follows links
             os.utime(folder / "lock", follow_symlinks=follows)
             now_s = os.lstat(folder / "lock").st_mtime  # the file system's clock
         if (file := files.opened(folder / LEASE)) is not None:  # by opening, NFS asks its server
@@ -221,7 +221,7 @@ class Writer:
             del _writers[self._place]
         file, self._file = self._file, None
         if file is not None:
-            file.close()  # which releases the lock
+            file.close()  # this releases the lock
 
 
 def _refusal(folder: Path, other: dict[str, Any] | None) -> str:

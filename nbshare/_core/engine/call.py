@@ -188,7 +188,7 @@ class Call(OwnRun):
             self.items_event = waiting.WorkerEvent()
         self.supply: Supply | None = None  # source of items, until its end
         self.keeper: Keeper | None = None
-        self.event_fd: int | None = None  # of the `OwnerEvent` that workers set when they have news
+        self.event_fd: int | None = None  # the `OwnerEvent` that workers set when they have news
         self._texts: dict[int, str] = {}  # texts of items that are not kept
 
     # ------------------------------------------------------------------ for the job ----

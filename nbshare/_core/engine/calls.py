@@ -238,7 +238,7 @@ class Calls:
                     call.results.logs.add(content, segments[0])
                 else:
                     self._note_failure(call, content, call.workers[worker])
-                call.wake_supply()  # which may wait for this message
+                call.wake_supply()  # it may wait for this message
 
     def _call_of(self, worker: WorkerProcess) -> Call | None:
         """Return the running call that a worker works on."""

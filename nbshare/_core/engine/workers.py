@@ -46,7 +46,7 @@ class WorkerPool:
     def __init__(self, events: Events, starter: WorkerStarter, pipes: PrintPipes) -> None:
         self._events, self._starter, self._pipes = events, starter, pipes
         self._members: dict[WorkerProcess, None] = {}
-        self._code = NO_CODE  # of the newest generation
+        self._code = NO_CODE  # the newest generation's
         self._imported_under: Any = None  # environment and import path of this generation
         self._initializer: bytes | None = None  # key of the one that may have run
         self._stamps: dict[str, Stamp | None] = {}  # stamps of the workers' imported files

@@ -57,15 +57,15 @@ from nbshare._core.wire.orders import Sources
 from nbshare._core.wire.settings import portable
 from nbshare.errors import WorkerDiedError
 
-BLOCK_S = 0.5  # of work in a block
+BLOCK_S = 0.5  # seconds of work in a block
 BLOCKS_PER_S = 150  # for all workers together. Client and scheduler manage about 250
-LEAST_S = 0.05  # of work even if few items are left, because a task of a cluster costs about 10 ms
+LEAST_S = 0.05  # least work in a block, because a task of a cluster costs about 10 ms
 MOST_BYTES = 16 << 20  # limit for the items, and for the results, of a block
 SMALL_BYTES = 64 << 10  # limit of inputs that are sent with each block
 N_AHEAD = 2  # blocks per worker, so that no worker waits for this process
 STOP_S = 0.7  # time limit for replies of a stopped call, because an interrupt waits a second
 LOOK_S = 1.0  # interval of checks of state that no message reports
-MOST_FAILED = 3  # as for workers of this machine
+MOST_FAILED = 3  # the same number as for workers of this machine
 
 _numbers = itertools.count(1)
 
@@ -114,7 +114,7 @@ class Cluster(Engine):
         self._source: Any = None  # where the cluster stores the inputs
         self._n_failed = 0  # number of times in a row that blocks could not begin
         self._last_failed = 0  # the last task that had been submitted then
-        self._item_nbytes = 0.0  # of recent items
+        self._item_nbytes = 0.0  # mean of recent items
         self._end_at = math.inf
 
     # ------------------------------------------------------------------------ before
@@ -241,7 +241,7 @@ class Cluster(Engine):
         running.discard(self._inputs.call)
         if self._placed is not None or self._sent:
             self._end()
-        if self._sent and self._hosts.kind == "executor":  # which cannot stop them
+        if self._sent and self._hosts.kind == "executor":  # an executor cannot stop them
             blocks = "1 block" if len(self._sent) == 1 else f"{len(self._sent)} blocks"
             self._call.hints.append(f"{blocks} of the stopped run may continue on other machines")
         with suppress(Exception):

@@ -130,5 +130,5 @@ def _show(row: Any, first: int, reply: Reply) -> None:
         row[sums] += reply.slots[:, sums].sum(axis=0)
         row[PEAK] = max(row[PEAK], reply.slots[:, PEAK].max(initial=0))
         there = reply.slots[:, SLOWEST:DURATIONS].reshape(-1, 2) + np.array([0, first])
-        pairs = np.concatenate([row[SLOWEST:DURATIONS].reshape(-1, 2), there])  # of ns and item
+        pairs = np.concatenate([row[SLOWEST:DURATIONS].reshape(-1, 2), there])  # ns and item
         row[SLOWEST:DURATIONS] = pairs[pairs[:, 0].argsort()[-N_SLOWEST:]].ravel()

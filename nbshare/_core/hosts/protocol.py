@@ -38,7 +38,7 @@ class Common(NamedTuple):
 
     sources: tuple[int, int]  # offset and size of the source files in the inputs
     fixed: Fixed  # places of function and shared objects in the inputs
-    settings: dict[str, Any]  # of the client, see `wire.context`
+    settings: dict[str, Any]  # the client's settings, see `wire.context`
     policy: Policy
     out: str | npt.NDArray[Any] | None  # an array has no rows
     news_s: float  # interval of replies about a long block
@@ -51,7 +51,7 @@ class Inputs(NamedTuple):
     nbytes: int
     common: tuple[int, int]  # offset and size of `Common` in the inputs
     small: Any  # the inputs themselves, as a buffer, if they are small
-    handle: Handle | None  # of the client's memory, for an agent on its machine
+    handle: Handle | None  # the client's memory, for an agent on its machine
 
 
 class Block(NamedTuple):
@@ -60,7 +60,7 @@ class Block(NamedTuple):
     first: int
     n: int
     sources: Sources
-    contents: Any  # of the arena with the items, as a buffer
+    contents: Any  # the arena with the items, as a buffer
     attempts: npt.NDArray[np.int32] | None  # earlier attempts, if any
 
 
@@ -79,13 +79,13 @@ class Reply(NamedTuple):
     """The progress of a block since the last reply."""
 
     is_last: bool
-    states: bytes  # as in `Page.done`, 0 for items of earlier replies
+    states: bytes  # the flags of `Page.done`, 0 for items of earlier replies
     spec: OutputSpec | None
     rows: Any  # rows of the items in the output, or None
     entries: Any  # entries of the items in logs, or None
     logs: dict[LogKey, Any]  # the parts of logs with these entries, not copied
     errors: dict[int, BaseException]
-    error: BaseException | None  # of the call
+    error: BaseException | None  # the call's error
     attempts: npt.NDArray[np.int32] | None
     prints: list[tuple[str, str]]
     slots: npt.NDArray[np.int64]  # rows of the workers on the board

@@ -52,7 +52,7 @@ class RayHosts(Hosts):
 
         def stream(task: Carry, *args: Any) -> Any:
             for message in task.stream(*args):
-                yield pickle.PickleBuffer(message)  # which Ray does not copy
+                yield pickle.PickleBuffer(message)  # Ray does not copy this buffer
 
         remote = self._ray.remote(num_cpus=1, max_retries=0, **how)
         self._remote = remote(stream if self._is_streamed else run)

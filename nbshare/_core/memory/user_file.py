@@ -50,7 +50,7 @@ class UserFile(NamedTuple):
                 if status.st_size < self.nbytes:
                     raise ValueError("the file has become smaller")
                 memory = _memmap(file.fileno(), self.nbytes, "r+" if is_shared else "c")
-                memory.filename, memory.offset = self.path, 0  # as `numpy.memmap` sets them
+                memory.filename, memory.offset = self.path, 0  # `numpy.memmap` sets them so
                 start = memory.__array_interface__["data"][0]
                 _found[memory.base] = self, start  # the system knows no file for a private mapping
                 return _mapped.setdefault(key, memory)

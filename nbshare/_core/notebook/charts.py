@@ -48,7 +48,7 @@ from nbshare._core.notebook.values import (
 # so that all have a contrast of 3 on white and on black. Each line has its own marker.
 _COLOURS = "#0072B2", "#C07F00", "#009E73", "#D55E00", "#2E93CF", "#C66FA0", "#968A00", "#888888"
 _MARKERS = "osD^vPX*"
-_EDGES = "#003B5C"  # of bars. Darker than the bars, because the page may be white or black
+_EDGES = "#003B5C"  # edges of bars, darker than the bars, because the page may be white or black
 
 # From blue to brown, for ordered values, with the same contrast.
 _HUES = LinearSegmentedColormap.from_list(
@@ -58,8 +58,8 @@ _KEY: dict[str, Any] = {"frameon": False, "labelcolor": GREY, "handlelength": 1}
 _KEY |= {"handletextpad": 0.5, "columnspacing": 1, "alignment": "left"}
 _MAX_KEY = 10  # most lines with a legend. More lines have a colour bar
 _SHARE_ABOVE = 0.5  # share of the width for a legend next to the title
-MAX_LINES = 8  # of more lines, the mean is drawn, because they could not be told apart
-_MAX_MARKERS = 100  # of a line. On longer lines, only single points have a marker
+MAX_LINES = 8  # lines. More are drawn as their mean, because they could not be told apart
+_MAX_MARKERS = 100  # points of a line. On longer lines, only single points have a marker
 _MAX_POINTS = 2000  # more than the plot has columns of pixels
 
 # NaN and infinities, which no line can show: a test, a marker, and the edge of the axes for the
@@ -374,7 +374,7 @@ class HistPainter(Painter):
         axes, n_elements = self._axes, self._n_elements
         self._n_each = min(n_elements, max(1, _MAX_VALUES // self._n))
         self._numbers = np.empty((self._n, self._n_each))
-        self._low, self._high = math.inf, -math.inf  # of all finite values
+        self._low, self._high = math.inf, -math.inf  # range of all finite values
         self._n_odd = 0
         what = "values" if self._shape else "results"
         is_sample = self._n_each < n_elements

@@ -39,7 +39,7 @@ from nbshare._core.notebook.values import (
 _MOST_UNEVEN = 3.0  # the largest step on a log axis, in units of the smallest one
 _DECADE = 10.0
 _MOST_WRITTEN = 12  # most values that are shown as ticks
-_MOST_UNITS = 100  # of a duration. For more, a larger unit is used
+_MOST_UNITS = 100  # most units of a duration. For more, a larger unit is used
 _LINE = 0.04  # the height of a line of text, in units of the axis
 
 

@@ -62,8 +62,8 @@ _MARGIN = 0.08  # inches
 _TITLE_CHARACTER, _LEAST_TITLE = 7.5, 20  # approximate pixels, and fewest characters in a line
 _PAINTERS = {"line": LinePainter, "hist": HistPainter, "image": ImagePainter}
 
-_DPI = 100  # of live frames
-_FINAL_DPI = 200, 150, 100  # of the last frame, the first of which is sharp on fine screens
+_DPI = 100  # resolution of live frames
+_FINAL_DPI = 200, 150, 100  # resolutions of the last frame. The first is sharp on fine screens
 
 _MOST_LATE = 0.2  # share of the results. If a plot lacks more, its title says how many it shows
 
@@ -301,7 +301,7 @@ class LiveFigure:
 
         self._painters = painters_in(self._make_figure(heights, columns=min(len(plots), 2)))
         width = _ALONE[0]
-        if any(painter.n_rows for painter in self._painters):  # of panels
+        if any(painter.n_rows for painter in self._painters):  # they draw panels
             heights = [max(heights[0], _PANEL_ROW * painter.n_rows) for painter in self._painters]
             self.figure.set_size_inches(width / _DPI, sum(heights) / _DPI)
             if len(plots) > 1:  # panels have no room next to other plots
@@ -470,7 +470,7 @@ class FunctionPainter(AnyPainter):
     def _dress_drawn(self, default: Any) -> None:
         """Colour texts that a function has drawn in the background, without the style."""
         for axes in set(self._figure.axes).difference(self._own):
-            dress(axes)  # of a colour bar
+            dress(axes)  # a colour bar's
         for text in self._figure.findobj(Text):
             if text.get_color() == default:
                 text.set_color(GREY)

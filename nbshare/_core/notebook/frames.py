@@ -45,7 +45,7 @@ class LiveFrames:
         self._n_frames, self._pause_s = 0, _FIRST_PAUSE_S
         # Pauses that are still owed, because the first frames follow each other sooner.
         self._owed_s, self._ended_at = 0.0, time.monotonic()
-        self.problem: Exception | None = None  # of a frame, or of the user's ``value=``
+        self.problem: Exception | None = None  # an error of a frame, or of the user's ``value=``
 
     def draw(self, *, final: bool) -> float:
         """Draw a frame if there are new results, or if it is the last.

@@ -72,7 +72,7 @@ _MAX_SIDE = 1024  # pixels per side, because a screen shows no more
 _SCREEN = 370, 600
 _MAX_COMBINED = 2**24  # most pixels of images that are combined first, then reduced to blocks
 _MAX_SCALARS = 2**16
-# Of the sides, by whether their units are the same. A longer image is a strip that fills its place.
+# Ratios of the sides, by whether units are the same. A longer image is a strip and fills its place.
 _MAX_RATIOS = {True: 4, False: 2}
 _MOST_HIDDEN = 0.5  # part of the range that means of blocks may hide without a remark
 _MAX_SHARP = 600  # most pixels per side that the last frame shows as squares
@@ -366,7 +366,7 @@ class ImagePainter(Painter):
 
     def _draw_bar(self, extend: str) -> None:
         """Draw the colour bar, with an arrow at each end beyond which values lie."""
-        # As high as the image at any aspect.
+        # The bar is as high as the image at any aspect.
         self._draw_bar_in(extend, cax=self._axes.inset_axes((1.03, 0, 0.035, 1)))
 
     def draw_key_of_all(self, figure: Any, axes: list[Any]) -> None:  # noqa: ARG002

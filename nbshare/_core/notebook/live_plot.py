@@ -90,12 +90,12 @@ class LivePlot:
 
     __module__ = "nbshare"
 
-    _items: object = None  # of the run of another process, whose job has no items
+    _items: object = None  # None for a run of another process
     # Axes of a grid of items, by name.
     _coords = cast("Mapping[str, npt.NDArray[Any]]", MappingProxyType({}))
     _is_keyed = True  # it has a colour bar or legend of its own
     _of = ""  # the part of a result that a panel shows
-    _axes = cast("Sequence[Any]", ())  # of one element of the result, if a line shows its elements
+    _axes = cast("Sequence[Any]", ())  # axes of one element, if a line shows its elements
 
     def __init__(
         self,

@@ -53,7 +53,7 @@ class MarimoCell:
     was_stopped = False  # marimo's cells have no Stop button of nbshare
 
     def __init__(self, context: Any) -> None:
-        self.context = context  # of this run of the cell
+        self.context = context  # this run of the cell
         self.outputs: dict[str, list[MarimoOutput]] = {}
         self.n_taken: dict[str, int] = {}
 

@@ -73,7 +73,7 @@ def follow(row: Row, output_id: str, without_kernel: str, unknown: str) -> str:
     if kernel_id is None:
         return ""
     _rows[output_id] = row
-    _plots.pop(output_id, None)  # of an earlier run
+    _plots.pop(output_id, None)  # an earlier run's
     arguments = kernel_id, output_id, without_kernel, unknown, _ASK
     return f"<script>({_SCRIPT})({','.join(map(_literal, arguments))})</script>"
 

@@ -23,7 +23,7 @@ from nbshare._core.notebook.values import GREY, AnyPainter, Painter, first_of, p
 
 _MAX_PANELS = 12  # in a figure, as smaller ones would be illegible
 _COLUMNS, _ROWS = 4, 3
-_TITLE = 0.75  # of the width of a panel, as a legend or colour bar takes some
+_TITLE = 0.75  # share of a panel's width, as a legend or colour bar takes some
 _MAX_NAME = 16  # characters at the axis of a panel, whose title has the whole name
 
 

@@ -35,8 +35,8 @@ _HEADER = 33  # bytes of a PNG before its second chunk
 # Most numbers in a frame, and in the last picture, about 2 bytes each. More cells become blocks.
 _MOST = {False: 2**15, True: 2**17}
 _MOST_DATES = 2**12  # because each is a text
-_UNIT = 10_000  # of the width and height of a picture
-_DIGITS = 6, 9, 17  # of coordinates, as few as tell them apart
+_UNIT = 10_000  # units of the width and height of a picture
+_DIGITS = 6, 9, 17  # digits of coordinates, as few as tell them apart
 _MANTISSA = 15  # bits that are kept, enough for the four digits that the page shows
 _MAX_WHOLE = 2**20  # integers that are kept exactly
 _MAX_EXACT = 2**53  # integers that are exact in float64

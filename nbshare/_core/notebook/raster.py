@@ -79,11 +79,11 @@ class Raster:
         self._sizes = sizes_of(shape, self._steps)
         cell = [-(-k // step) for k, step in zip_longest(shape, self._steps, fillvalue=1)]
         self._values = np.full((n_cells, *cell), self._neutral)
-        self._n = np.zeros((n_cells, *[1] * len(shape)), np.int64)  # of results
-        self._is_of_parts = False  # then of values
-        self._n_nan: NDArray[np.int64] | None = None  # of values, if there are any
+        self._n = np.zeros((n_cells, *[1] * len(shape)), np.int64)  # number of results or values
+        self._is_of_parts = False  # whether `_n` counts values
+        self._n_nan: NDArray[np.int64] | None = None  # number of values, if there are any
         self._newest = np.full(n_cells, -1)
-        self._low, self._high = math.inf, -math.inf  # of all finite values
+        self._low, self._high = math.inf, -math.inf  # range of all finite values
 
     def add(self, cells: NDArray[np.intp], items: NDArray[np.intp], rows: NDArray[Any]) -> None:
         """Combine results with those in their cells. `cells` and `items` are in ascending order."""
@@ -149,7 +149,7 @@ class Raster:
         values = self._values
         if self._how in ("mean", "last"):
             values = values / np.maximum(n_valid, 1)
-        elif self._how == "sum":  # of results, not of the pixels of a block
+        elif self._how == "sum":  # a cell sums results, not the pixels of a block
             values = values / self._sizes
         if not (n_valid > 0).all():
             values = np.where(n_valid > 0, values, np.nan)

@@ -183,11 +183,11 @@ class Reader:
         return np.reshape(numbers, whole.shape)
 
     def _time(self, time: Any) -> np.datetime64 | np.timedelta64:
-        if isinstance(time, dt.time):  # of a day
+        if isinstance(time, dt.time):  # a time of day
             time = dt.datetime.combine(dt.date.min, time.replace(tzinfo=None)) - dt.datetime.min
         if isinstance(time, dt.timedelta):
             return np.timedelta64(time)
-        if _is_period(time):  # of pandas
+        if _is_period(time):  # a period of pandas
             time = time.to_timestamp()
         zone = getattr(time, "tzinfo", None)
         if zone is not None:
@@ -197,11 +197,11 @@ class Reader:
 
     def _bare(self, quantity: Any) -> Any:
         """Return a quantity's numbers in the unit of the first one, None of anything else."""
-        if hasattr(quantity, "to_value") and hasattr(quantity, "unit"):  # of astropy
+        if hasattr(quantity, "to_value") and hasattr(quantity, "unit"):  # a quantity of astropy
             if self._units is None:
                 self._units, self.unit = quantity.unit, str(quantity.unit)
             return quantity.to_value(self._units)
-        if hasattr(quantity, "m_as") and hasattr(quantity, "units"):  # of pint
+        if hasattr(quantity, "m_as") and hasattr(quantity, "units"):  # a quantity of pint
             if self._units is None:
                 self._units, self.unit = quantity.units, f"{quantity.units:~}"
             return quantity.m_as(self._units)
@@ -220,12 +220,12 @@ def stacked(parts: Sequence[Any], least: tuple[int, ...] | None = None) -> tuple
     """
     try:
         array = np.asarray(parts)
-        if array.dtype == object:  # of several kinds, or too large for NumPy's integers
+        if array.dtype == object:  # numbers of several kinds, or too large for NumPy's integers
             array = array.astype(complex if any(map(_is_complex, parts)) else float)
         if least in (None, array.shape[1:]):
             return array, 0
     except ValueError:
-        pass  # of several shapes
+        pass  # they have several shapes
     arrays = [np.asarray(part) for part in parts]
     shapes = [array.shape for array in arrays] + ([] if least is None else [least])
     if not shapes[0] or len({*map(len, shapes)}) > 1:

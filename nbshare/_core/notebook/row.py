@@ -215,7 +215,7 @@ class NotebookRow:
         job, shape = self._job, f"height:{_BAR}px;border-radius:2px"
         inside = values = ""
         if job.n_items:
-            under_way = sum(worker.fraction or 0.0 for worker in activity)  # as reported
+            under_way = sum(worker.fraction or 0.0 for worker in activity)  # reported shares
             part = min(1.0, (job.n_done + under_way) / job.n_items)
             inside = f'<div style="width:{part:.1%};{shape};{_css("background", colour)}"></div>'
             values = (

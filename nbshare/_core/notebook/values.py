@@ -51,7 +51,7 @@ class AnyPainter:
     """Draws one of the plots of a figure."""
 
     n_above = 0  # characters of a legend next to the title
-    n_rows = 0  # of panels
+    n_rows = 0  # rows of panels
 
     @property
     def ratio(self) -> float | None:
@@ -101,7 +101,7 @@ class Painter(AnyPainter):
         The first result and its reader, from `first_of`. Default: those of `partial`.
     """
 
-    limits: tuple[float, float] | None = None  # of the values, if set from outside
+    limits: tuple[float, float] | None = None  # range of the values, if set from outside
     _are_combined = False  # whether several values become one
 
     def __init__(
@@ -116,7 +116,7 @@ class Painter(AnyPainter):
     ) -> None:
         self._axes, self._inputs = axes, inputs
         self._n = len(present)
-        self.taken = np.zeros(self._n, bool)  # which results have been read
+        self.taken = np.zeros(self._n, bool)  # flags of results that have been read
         first, self._reader = like or first_of(plot, partial, present)
         self._dtype, self._shape = first.dtype, first.shape[1:]
         self._plot = plot

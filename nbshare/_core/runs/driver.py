@@ -75,7 +75,7 @@ def _stored_call(path: Path) -> tuple[os.stat_result, Callable[[Any], bool], dic
     if zlib.crc32(call[CALL_START:].data) != int.from_bytes(call[:CALL_START].tobytes(), "little"):
         raise damaged(path / CALL_FILE, "its checksum differs")
     settings, data, *buffers = parts_in(call[CALL_START:])
-    given = portable(pickle.loads(settings))  # which another machine may have stored
+    given = portable(pickle.loads(settings))  # another machine may have stored them
     apply(given)
     func, columns, options = pickle.loads(data, buffers=buffers)
     apply(given, ["warnings"])  # with the categories of the function's modules
@@ -157,7 +157,7 @@ def _take_part(sweep: Sweep, request: Request) -> bool | None:
 def _ended(job: Job) -> Job:
     """Wait for the end of a job, and return the job. An interrupt stops the job."""
     try:
-        if _interrupts:  # which arrived before there was a job to stop
+        if _interrupts:  # they arrived before there was a job to stop
             raise KeyboardInterrupt
         job.wait()
     except BaseException:

@@ -34,7 +34,7 @@ HEADER_BYTES = 256  # minimum size of a .npy header. Fixed, so that it can be re
 HERE = secrets.token_hex(4)  # a process of another machine may have the same id
 STALE_S = 0.0, 0.1, 0.4, 1.0  # pauses before a replaced file is read again
 UNSUPPORTED = {errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL, errno.ENODEV}
-AGAIN = "Make the same call again, which repairs it."  # which repairs most damage
+AGAIN = "Make the same call again, which repairs it."  # the same call repairs most damage
 
 T = TypeVar("T")
 

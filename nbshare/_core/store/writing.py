@@ -68,7 +68,7 @@ class ResultStore:
         self._spec: OutputSpec | None = None
         self._page, self._n = page, 0  # the number of rows to fill
         self._rows: Rows | None = None
-        self._writer: RowWriter | None = None  # of a checkpoint
+        self._writer: RowWriter | None = None  # a checkpoint's writer
         self._out: Any = None  # the rows of the page's items
         self.number: type | None = None
         self.takes_objects = False
@@ -239,7 +239,7 @@ class ResultStore:
 def fill_row(out: npt.NDArray[Any], i: int, value: Any) -> None:
     """Fill a row of the caller's array, or raise an error that says why the result does not fit."""
     row = out[i, ...]
-    # As in NumPy, a Python number adopts the array's dtype if its kind allows.
+    # NumPy's rule: a Python number adopts the array's dtype if its kind allows.
     weak = value if type(value) in (bool, int, float, complex) else np.asarray(value)
     if np.shape(weak) != row.shape:
         raise ValueError(

@@ -34,7 +34,7 @@ _last: tuple[Any, Context] = (
 def current_context() -> Context:
     """Return the current context of the caller."""
     global _last
-    managers: Any = sys.modules.get("multiprocessing.managers")  # whose proxies need the key
+    managers: Any = sys.modules.get("multiprocessing.managers")  # its proxies need the key
     environ = encoded_environ()
     settings = carried()
     path, files = origins(settings["path"], settings["cwd"])

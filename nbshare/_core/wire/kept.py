@@ -66,7 +66,7 @@ def is_value(value: Any) -> bool:
     """Return whether an object is known to be immutable."""
     kind = type(value)
     if kind is datetime or kind is time:
-        kind = type(value.tzinfo)  # which may be of any class
+        kind = type(value.tzinfo)  # it may be of any class
     return kind in SCALARS or is_of_values(kind)
 
 

@@ -72,7 +72,7 @@ class Sources(NamedTuple):
 class CallOrder(NamedTuple):
     """The order for all workers of a call."""
 
-    settings: bytes  # of the caller, see `wire.context`
+    settings: bytes  # the caller's settings, see `wire.context`
     n_threads: int  # for BLAS and similar libraries
     board: tuple[int, int | None, int]  # its offset in bytes, items, slots
     inputs: list[tuple[bytes | None, tuple[Mode, ...]]]  # small contents, modes of segments

@@ -156,7 +156,7 @@ def n_faults() -> int:
     return usage.ru_minflt + usage.ru_majflt
 
 
-_umask: int | None = None  # as it was last seen
+_umask: int | None = None  # the last value seen
 
 
 def umask() -> int | None:
