@@ -30,6 +30,15 @@ def test_its_verbs_have_content_and_its_nouns_are_nouns(file):
 
 
 @pytest.mark.parametrize("file", FILES)
+def test_a_comment_behind_code_is_no_relative_clause(file):
+    """It names its thing: "edges of bars", not "of bars"."""
+    lines = io.StringIO((PACKAGE / file).read_text("utf-8"))
+    comments = [t for t in tokenize.generate_tokens(lines.readline) if t.type == tokenize.COMMENT]
+    behind = [token.string for token in comments if token.line.strip() != token.string]
+    assert [text for text in behind if re.match(r"# (of|as|whose|which|who)\b", text)] == []
+
+
+@pytest.mark.parametrize("file", FILES)
 def test_reasons_of_errors_are_conditions(file):
     """Each entry of Raises begins with "If", as in NumPy's documentation."""
     nodes = ast.walk(ast.parse((PACKAGE / file).read_text("utf-8")))
