@@ -69,6 +69,14 @@ def test_other_objects_are_pickled_at_once(value):
     assert [type(x) for part in frozen([value, [value]]) for x in part] == [bytearray] * 2
 
 
+def test_times_are_told_apart_by_their_zones():
+    """Only those whose zone may change are pickled at once."""
+    zones = [None, dt.UTC, Zone(), None, Zone(), ZoneInfo("UTC")]
+    results = [NOON.replace(tzinfo=zone) for zone in zones]
+    found = [x for part in frozen(results) for x in part]
+    assert [type(x) is bytearray for x in found] == [type(zone) is Zone for zone in zones]
+
+
 def test_values_of_tiny_items_are_those_of_the_loop():
     """They come with their classes, and in their order."""
     found = parallel_map(figures.value, range(20_000), max_workers=2, out="list")

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 import nbshare
 from nbshare import SharedArray, last_job, map_async, parallel_map
+from nbshare._core.worker.work import Work
 from nbshare.errors import (
     MixedResultsWarning,
     TaskError,
@@ -110,6 +111,19 @@ def test_results_are_what_was_returned_whatever_the_function_keeps(plan, backend
     options = {"max_workers": 1, "out": "list", "backend": backend}
     result = parallel_map(policies.reuse, range(1_000), shared={"plan": plan}, **options)
     assert list(map(repr, result)) == expected
+
+
+@pytest.mark.parametrize(
+    ("took_s", "item_s"),
+    [(0.001, 1e-6), (0.01, 2e-6), (0.04, 2e-6), (0.2, 2e-4)],
+    ids=["no pause", "a pause", "a long pause", "slow items"],
+)
+def test_a_pause_of_the_system_leaves_items_tiny(took_s, item_s):
+    """If the system pauses a worker for some ms, the next items still run many together."""
+    work = Work.__new__(Work)
+    work._item_s = 1e-6
+    work._note_time(1_000, int(took_s * 1e9))
+    assert work._item_s == pytest.approx(item_s)
 
 
 @backends

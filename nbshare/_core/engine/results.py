@@ -25,7 +25,7 @@ from nbshare._core.engine.given import Given
 from nbshare._core.engine.outputs import OutputRows
 from nbshare._core.engine.request import Request, tiles_of
 from nbshare._core.shapes.tiles import Mosaic
-from nbshare._core.store.logs import LogKey, LogReader, Unloadable
+from nbshare._core.store.logs import LogKey, LogReader, Unloadable, are_mixed
 from nbshare._core.store.pages import FAILED, IN_LOG, IN_OUTPUT, Page
 from nbshare._core.store.rows import RowNumbers
 from nbshare._core.wire.board import Board
@@ -179,7 +179,7 @@ class Results:
             else:
                 for i, value in zip(some.tolist(), found, strict=True):
                     values[i] = value
-        is_whole = Unloadable not in map(type, values)  # in C, and in Python only if needed
+        is_whole = self.logs.all_loaded and not self.errors
         unloadable = [] if is_whole else [i for i, x in enumerate(values) if type(x) is Unloadable]
         for i in unloadable:
             self._board.fail(i)  # a result that cannot be loaded counts as missing
@@ -242,8 +242,10 @@ class Results:
                     if page.done[place] == IN_OUTPUT:
                         yield np.array([page.first + place]), row
             logged, entries = self._logged(page, places)
-            together = np.lexsort(entries[1::-1])  # sorted by batch
-            yield from self.logs.load(page.first + logged[together], entries[:, together])
+            if are_mixed(entries):
+                together = np.lexsort(entries[1::-1])  # sorted by batch
+                logged, entries = logged[together], entries[:, together]
+            yield from self.logs.load(page.first + logged, entries)
 
     def _row(self, i: int) -> Any:
         """Return a row of the output, as a copy or a Python number."""
@@ -266,7 +268,9 @@ class Results:
         A log arrives with a message, after the ``done`` byte.
         """
         places = places[page.states(places) == IN_LOG]
-        entries = page.index[:, places]
+        is_range = len(places) > 0 and places[-1] - places[0] == len(places) - 1
+        part = slice(places[0], places[-1] + 1) if is_range else places  # quicker to copy
+        entries = page.index[:, part].copy()
         is_here = self.logs.has(entries[0]) & (page.done[places] == IN_LOG)
         return (places, entries) if is_here.all() else (places[is_here], entries[:, is_here])
 

@@ -77,9 +77,16 @@ class LogWriter:
 
 
 class LogReader:
-    """The caller's side: reads the logs of all workers."""
+    """The caller's side: reads the logs of all workers.
+
+    Attributes
+    ----------
+    all_loaded : bool
+        Whether no result was an `Unloadable` so far.
+    """
 
     def __init__(self) -> None:
+        self.all_loaded = True
         self._logs: dict[LogKey, Segment] = {}
         self._present: dict[int, LogKey] = {}  # the logs in use, by the threads of the workers
 
@@ -127,13 +134,43 @@ class LogReader:
                 data = self._data(*where)
             except KeyError:  # the log was dropped, because all its results were delivered
                 continue
-            yield items[batch], _in_batch(items[batch], places[batch], data)
+            yield items[batch], self._in_batch(items[batch], places[batch], data)
 
     def _data(self, key: LogKey, offset: int, nbytes: int) -> list[memoryview]:
         """Return the pickle of an entry, and its large buffers."""
         if nbytes < 0:
             return parts_in(self._array(key, offset, -nbytes))
         return [self.bytes_of(key, offset, nbytes)]
+
+    def _in_batch(
+        self, items: npt.NDArray[np.int64], places: list[int], data: list[memoryview]
+    ) -> list[Any]:
+        """Return the results of items that are stored in a batch, or alone."""
+        batch = self._loaded(int(items[0]), *data)
+        if places == [ALONE]:
+            return [batch]
+        if type(batch) is Unloadable:
+            return [self._loaded(i, *data) for i in items.tolist()]
+        found = [batch[place] for place in places]
+        if bytearray in map(type, found):
+            pairs = zip(items.tolist(), found, strict=True)
+            return [self._loaded(i, x) if type(x) is bytearray else x for i, x in pairs]
+        return found
+
+    def _loaded(self, i: int, data: Any, *buffers: Any) -> Any:
+        """Return the result of item `i`, from its pickle, or an `Unloadable`."""
+        try:
+            return pickle.loads(data, buffers=buffers)
+        except BaseException as error:
+            if is_interrupt(error):
+                raise
+            error.__traceback__ = None  # its frames and the results would keep each other alive
+            problem = TaskError(
+                f"the result of item {i} cannot be unpickled: {type(error).__name__}: {error}", i
+            )
+            problem.__cause__ = error
+            self.all_loaded = False
+            return Unloadable(problem)
 
     def _array(self, key: LogKey, offset: int, nbytes: int) -> npt.NDArray[np.uint8]:
         """Return an entry as a writable array."""
@@ -149,18 +186,10 @@ def batches_of(entries: npt.NDArray[np.int64]) -> Iterator[slice]:
         yield slice(start, stop)
 
 
-def _in_batch(items: npt.NDArray[np.int64], places: list[int], data: list[memoryview]) -> list[Any]:
-    """Return the results of items that are stored in a batch, or alone."""
-    batch = _loaded(int(items[0]), *data)
-    if places == [ALONE]:
-        return [batch]
-    if type(batch) is Unloadable:
-        return [_loaded(i, *data) for i in items.tolist()]
-    found = [batch[place] for place in places]
-    if bytearray in map(type, found):
-        pairs = zip(items.tolist(), found, strict=True)
-        return [_loaded(i, x) if type(x) is bytearray else x for i, x in pairs]
-    return found
+def are_mixed(entries: npt.NDArray[np.int64]) -> bool:
+    """Return whether some entries (columns) of a batch are not consecutive."""
+    starts = [batch.start for batch in batches_of(entries)]
+    return len(set(zip(*entries[:2, starts].tolist(), strict=True))) < len(starts)
 
 
 def parts_in(entry: npt.NDArray[np.uint8]) -> list[memoryview]:
@@ -171,21 +200,6 @@ def parts_in(entry: npt.NDArray[np.uint8]) -> list[memoryview]:
         parts.append(entry[at : at + size].data)
         at = aligned(at + size)
     return parts
-
-
-def _loaded(i: int, data: Any, *buffers: Any) -> Any:
-    """Return the result of item `i`, from its pickle, or an `Unloadable`."""
-    try:
-        return pickle.loads(data, buffers=buffers)
-    except BaseException as error:
-        if is_interrupt(error):
-            raise
-        error.__traceback__ = None  # because its frames and the results would keep each other alive
-        problem = TaskError(
-            f"the result of item {i} cannot be unpickled: {type(error).__name__}: {error}", i
-        )
-        problem.__cause__ = error
-        return Unloadable(problem)
 
 
 def fill(target: Any, parts: Parts) -> Any:

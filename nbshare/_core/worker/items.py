@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from datetime import datetime, time
 from itertools import chain, groupby, islice
+from operator import attrgetter
 from typing import Any
 
 from nbshare._core.arrays.inputs import Inputs, Packed
@@ -18,6 +20,7 @@ from nbshare._core.wire.orders import Seed, Sources, generator
 
 MOST_UNSEEN = 64  # most items of a batch between checks for a stop
 MOST_BYTES = 64 << 10  # limit of a pickle that is stored with others
+ZONE = attrgetter("tzinfo")
 
 
 class ItemBlocks:
@@ -220,8 +223,11 @@ def frozen(results: Iterable[Any]) -> Iterator[Iterable[Any]]:
             yield (x[:] if _are_values(x) else _pickled(x) for x in same)
         elif is_of_values(kind):
             yield same
+        elif kind is datetime or kind is time:
+            for zone, some in groupby(same, ZONE):
+                yield some if is_value(zone) else map(_pickled, some)  # noqa: B031 - once
         else:
-            yield (x if is_value(x) else _pickled(x) for x in same)
+            yield map(_pickled, same)
 
 
 def _are_values(parts: Collection[Any]) -> bool:

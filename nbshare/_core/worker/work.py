@@ -86,6 +86,7 @@ SLOW_TINY_S = 100e-6  # for objects and files, because storing a result takes so
 TOGETHER_S = 1e-3
 LOAD_ITEMS = 64  # items to load at a time
 SHORTEST_S = 1e-8  # no function call takes less
+PAUSE_S = 0.05  # the system often pauses a process for some ms, so that its items seem slow
 
 _n_taken = [0]  # number of items that this process has claimed, in all calls
 
@@ -327,7 +328,7 @@ class Work:
                     position += run(items, columns)
             # The time includes loading, but not the other steps, which would make tiny items seem
             # slow.
-            self._item_s = (time.monotonic_ns() - start_ns) / 1e9 / len(chunk)
+            self._note_time(len(chunk), time.monotonic_ns() - start_ns)
         except _Stopped:
             return False
         finally:
@@ -536,7 +537,14 @@ class Work:
         if n:
             self._slot[WORKED] += worked_ns
             self._slot[N_ITEMS] += n
-            self._item_s = worked_ns / n / 1e9  # long items may follow tiny ones
+            self._note_time(n, worked_ns)  # long items may follow tiny ones
+
+    def _note_time(self, n: int, took_ns: int) -> None:
+        """Update the recent time per item. After a pause of tiny items, it doubles at most."""
+        item_s, before_s = took_ns / n / 1e9, self._item_s
+        if before_s < SLOW_TINY_S and took_ns / 1e9 < n * before_s + PAUSE_S:
+            item_s = min(item_s, 2 * before_s or item_s)
+        self._item_s = item_s
 
     def _note_slow(self, took_ns: int, i: int) -> None:
         """Record an item that may be among the slowest."""
