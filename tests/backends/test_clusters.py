@@ -177,6 +177,36 @@ def test_dask_repeats_no_item(tmp_path, monkeypatch, bad, n_allowed, limited):
     assert duties.noted(tmp_path / "ran").count("2") == 1
 
 
+@pytest.mark.parametrize("are_hosts", [True, False], ids=["hosts", "one host"])
+def test_a_retired_dask_worker(tmp_path, are_hosts):
+    """Its items run again elsewhere, which is no retry. Nothing goes on there, or is left of it."""
+    distributed = pytest.importorskip("distributed")
+    with (
+        distributed.LocalCluster(
+            n_workers=2, threads_per_worker=1, dashboard_address=":0"
+        ) as local,
+        distributed.Client(local) as client,
+    ):
+        if are_hosts:
+            client.run(be_host)
+        before, shared = client.run_on_scheduler(metadata_of), {"folder": str(tmp_path)}
+        job = map_async(farm.stay_once, range(8), shared=shared, chunksize=1, backend=client)
+        wait_until(lambda: job.n_done == 7 and (tmp_path / "stays").exists(), 60)
+        client.retire_workers([at for at, tasks in client.processing().items() if tasks])
+        assert job.result(60).tolist() == list(range(8))
+        assert duties.noted(tmp_path / "ran") == list("012345677")
+        assert sum(worker.n_retried for worker in job.stats) == 0
+        (process,) = duties.noted(tmp_path / "stays")
+        wait_until(lambda: not psutil.pid_exists(int(process)), what="it computes")
+        wait_until(lambda: client.run_on_scheduler(metadata_of) == before, what="notes are left")
+        nbshare.shutdown()
+
+
+def metadata_of(dask_scheduler):
+    """Return whose notes the scheduler has."""
+    return list(dask_scheduler.task_metadata)
+
+
 def test_inputs_leave_this_process_once(two_hosts, monkeypatch, tmp_path):
     """And not again for a later block."""
     given = farm.Given(monkeypatch)

@@ -15,7 +15,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from importlib import import_module
-from typing import Any
+from typing import Any, NamedTuple
 
 from .messages import Message, kind_of, packed, parts_of, receive, send
 from .starting import Boot, LackingError, connect, end
@@ -24,6 +24,7 @@ LOOK_S = 0.25  # interval of checks whether the cluster has dropped the task
 RAY_LOOK_S = 1.0  # interval of requests by each task to the store of a Ray cluster
 PIECE = 8 << 20  # bytes of inputs at a time
 PEER_S = 5.0  # time limit for another worker to send a piece
+ENDS = "closing", "closed", "failed"  # states of a Dask worker whose tasks run elsewhere
 TOLD_BYTES = 256 << 10  # most bytes of an event, because Dask's scheduler keeps a thousand events
 
 # Creates the modules once in each process. That takes 4 ms, as long as the rest of a task.
@@ -128,7 +129,7 @@ def _carried(
                     name = bytes(parts_of(message)[1]).decode()
                     if (before := place.claim(name)) is not None:
                         lost = ConnectionError("the cluster has lost the result of a task")
-                        yield from _ended_on(before, b"error", pickle.dumps(lost))
+                        yield from _ended_as(before, b"error", pickle.dumps(lost))
                         return
                     has_begun = True
                     yield packed(b"host", name.encode())
@@ -143,7 +144,7 @@ def _carried(
     except LackingError:
         yield from _not_begun(place, b"lacks", b"library", socket.gethostname().encode(), b"")
     except (EOFError, OSError) as error:
-        if has_begun:
+        if has_begun or place.is_over():
             yield packed(b"lost")
             return
         host_name = socket.gethostname()
@@ -156,18 +157,18 @@ def _carried(
 def _not_begun(place: Place, *message: Any) -> Iterator[Message]:
     """Report why the block has not begun, and never will, even if the cluster repeats the task.
 
-    If it began in an earlier run of the task, report it as lost instead.
+    If it began in an earlier run of the task, report how that ended instead.
     """
-    yield from _ended_on(place.claim("") or "", *message)
+    yield from _ended_as(place.claim("") or Run("", b""), *message)
 
 
-def _ended_on(host: str, *message: Any) -> Iterator[Message]:
-    """Report the block as lost if it had begun on a host, else send the message."""
-    if not host:
+def _ended_as(before: Run, *message: Any) -> Iterator[Message]:
+    """Report how an earlier run of the task ended, if the block had begun, else the message."""
+    if not before.host:
         yield packed(*message)
         return
-    yield packed(b"host", host.encode())
-    yield packed(b"lost")
+    yield packed(b"host", before.host.encode())
+    yield packed(before.end)
 
 
 def _give(sock: socket.socket, place: Place, inputs: Any, start: int) -> str | None:
@@ -198,6 +199,13 @@ def _next(sock: socket.socket, place: Place) -> Message:
 # ------------------------------------------------------------------------- kinds of clusters
 
 
+class Run(NamedTuple):
+    """An earlier run of a task, which the cluster has repeated."""
+
+    host: str  # on which the block began, or ""
+    end: bytes  # "lost" or "retired"
+
+
 class Place:
     """The connection of a task to its cluster. This one is for executors, which have none.
 
@@ -214,10 +222,10 @@ class Place:
     def __init__(self, client: str, call: str, number: int) -> None:
         self._client, self._call, self.number = client, call, number
 
-    def claim(self, name: str) -> str | None:  # noqa: ARG002
+    def claim(self, name: str) -> Run | None:  # noqa: ARG002
         """Record the host on which the block begins, "" if it never will.
 
-        If a record exists already, return that one.
+        If an earlier run of the task has left a record, return that run.
         """
         return None
 
@@ -263,21 +271,26 @@ class OnDask(Place):
         super().__init__(client, call, number)
         self._worker: Any = import_module("distributed").get_worker()
         self._key = self._worker.get_current_task()
-        # Keys of the scheduler's metadata, and another key for this run of the task.
-        self._noted, self._try = [f"nbshare-{client}", call, number], os.urandom(8).hex()
+        self._run = os.urandom(8).hex()
         self._untold: list[Message] = []
 
-    def claim(self, name: str) -> str | None:
-        """Store the record at the scheduler, which repeats tasks of lost workers."""
+    def claim(self, name: str) -> Run | None:
+        """Store the record at the scheduler, which repeats tasks of lost and retired workers."""
         return self._wait(self._claim(name))  # type: ignore[no-any-return]
 
-    async def _claim(self, name: str) -> str | None:
+    async def _claim(self, name: str) -> Run | None:
         gather, scheduler = import_module("asyncio").gather, self._worker.scheduler
+        # The scheduler drops a task's metadata with the task.
         found, _ = await gather(  # a record is stored before its block begins
-            scheduler.get_metadata(keys=self._noted, default={}),
-            scheduler.set_metadata(keys=[*self._noted, self._try], value=name),
+            scheduler.get_metadata(keys=[self._key], default={}),
+            scheduler.set_metadata(keys=[self._key, self._run], value=[name, self._worker.address]),
         )
-        return max((of for one, of in found.items() if one != self._try), default=None)
+        others = [tuple(record) for run, record in found.items() if run != self._run]
+        if not others:
+            return None
+        events = await gather(*(scheduler.events(topic=worker) for _, worker in others))
+        are_retired = all(any(event.get("expected") for _, event in of) for of in events)
+        return Run(max(others)[0], b"retired" if are_retired else b"lost")
 
     def tell(self, place: int, message: Message) -> None:
         """Log messages that were not sent yet as an event, unless they are large."""
@@ -288,9 +301,9 @@ class OnDask(Place):
             self._untold.clear()
 
     def is_over(self) -> bool:
-        """Return whether the scheduler has cancelled the task, for example for lack of a client."""
+        """Return whether the scheduler has cancelled the task, or given it to another worker."""
         task = self._worker.state.tasks.get(self._key)
-        return task is None or task.state == "cancelled"
+        return task is None or task.state == "cancelled" or self._worker.status.name in ENDS
 
     def piece(self, inputs: Any, start: int) -> Any:
         """Return the piece that begins at `start`, from any worker that has it."""

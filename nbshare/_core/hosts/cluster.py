@@ -355,6 +355,9 @@ class Cluster(Engine):
                 self._forget(number)
         elif kind == b"lost":
             self._lose(number, sent, None)
+        elif kind == b"retired":
+            self._forget(number)
+            self._run_again(self._undone(sent))
         elif kind == b"lacks":
             self._forget(number)
             self._send_with(sent, *(bytes(part).decode() for part in content))
@@ -419,8 +422,7 @@ class Cluster(Engine):
         Then queue these items again, or let them fail.
         """
         self._forget(number)
-        call = self._call
-        undone = [i for i in sent.items if not call.board.state(i)]
+        call, undone = self._call, self._undone(sent)
         again: list[int] = []
         if not undone or call.error or call.board.stopped:
             return
@@ -440,8 +442,14 @@ class Cluster(Engine):
                 self._fail(error)
                 return
             call.board.fail(i)
-        for run in runs_of(np.array(again)):
-            self._again.append(range(again[run.start], again[run.stop - 1] + 1))
+        self._run_again(again)
+
+    def _undone(self, sent: _Sent) -> list[int]:
+        return [i for i in sent.items if not self._call.board.state(i)]
+
+    def _run_again(self, items: Sequence[int]) -> None:
+        for run in runs_of(np.array(items)):
+            self._again.append(range(items[run.start], items[run.stop - 1] + 1))
 
     def _seconds_of_item(self) -> float:
         """Return the time per item, longer for large items, or 0 if unknown."""

@@ -117,16 +117,13 @@ class DaskHosts(ExecutorHosts):
         _thread.start_new_thread(_end_on_dask, (self._client, self.boot.name, call))
 
     def close(self, call: str) -> None:
-        """Drop all tasks, the inputs, and the scheduler's metadata of the call."""
+        """Drop all tasks and the inputs."""
         for number in self._numbers:
             _inboxes.pop(number, None)
         super().close(call)
         for piece in filter(None, self._inputs):
             piece.release()
         self._inputs.clear()
-        if self._client.status == "running":
-            keys = [f"nbshare-{self.boot.name}", call]
-            self._begin(self._client.scheduler.set_metadata(keys=keys, value={}))
 
 
 async def _result_of(client: Any, future: Any) -> Any:
