@@ -177,6 +177,17 @@ def test_dask_repeats_no_item(tmp_path, monkeypatch, bad, n_allowed, limited):
     assert duties.noted(tmp_path / "ran").count("2") == 1
 
 
+@pytest.mark.parametrize(("nbytes", "n_early"), [(100_000, 6), (600_000, 0)])
+def test_news_of_a_long_block_with_large_results(dask_client, tmp_path, nbytes, n_early):
+    """Some at a time. What is too large for the scheduler comes at the block's end."""
+    shared = {"nbytes": nbytes, "folder": str(tmp_path)}
+    job = map_async(farm.row_of, range(7), shared=shared, chunksize=7, backend=dask_client)
+    wait_until(lambda: any(worker.fraction == 0.5 for worker in job._run.activity()), 20)
+    wait_until(lambda: job.n_done == n_early, 20)
+    (tmp_path / "go").touch()
+    assert job.result(60)[:, -1].tolist() == list(range(7))
+
+
 @pytest.mark.parametrize("are_hosts", [True, False], ids=["hosts", "one host"])
 def test_a_retired_dask_worker(tmp_path, are_hosts):
     """Its items run again elsewhere, which is no retry. Nothing goes on there, or is left of it."""

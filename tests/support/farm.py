@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import psutil
 
+import nbshare
 from nbshare._core.hosts.dask import DaskHosts
 from nbshare._core.hosts.executor import ExecutorHosts
 from nbshare._core.hosts.ray import RayHosts
@@ -216,6 +217,14 @@ def stay_on(i, host, folder):
         marker.write_text(str(i))
         time.sleep(duties.ENOUGH_S)
     return float(i)
+
+
+def row_of(i, nbytes, folder):
+    """Return so many bytes. Item 6 reports, and waits until it may end."""
+    if i == 6:
+        nbshare.report(0.5)
+        duties.wait_for(folder, "go")
+    return np.full(nbytes, i, np.uint8)
 
 
 def stay_once(i, folder):

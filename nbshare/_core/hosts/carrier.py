@@ -25,7 +25,7 @@ RAY_LOOK_S = 1.0  # interval of requests by each task to the store of a Ray clus
 PIECE = 8 << 20  # bytes of inputs at a time
 PEER_S = 5.0  # time limit for another worker to send a piece
 ENDS = "closing", "closed", "failed"  # states of a Dask worker whose tasks run elsewhere
-TOLD_BYTES = 256 << 10  # most bytes of an event, because Dask's scheduler keeps a thousand events
+TOLD_BYTES = 256 << 10  # limit for an event, because Dask's scheduler keeps a thousand events
 
 # Creates the modules once in each process. That takes 4 ms, as long as the rest of a task.
 _LOAD = """

@@ -146,6 +146,7 @@ class Cluster(Engine):
             policy=request.workers_policy,
             out=out,
             news_s=self._block_s,
+            news_nbytes=self._hosts.news_nbytes,
         )
         at = arena.add(pickle.dumps(common, 5))
         nbytes = arena.nbytes  # before the arena is placed, which empties it

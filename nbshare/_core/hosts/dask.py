@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import Any
 
 from nbshare._core.hosts import starting
-from nbshare._core.hosts.carrier import PIECE, Carry
+from nbshare._core.hosts.carrier import PIECE, TOLD_BYTES, Carry
 from nbshare._core.hosts.executor import ExecutorHosts
 from nbshare._core.hosts.messages import messages_in
 from nbshare._core.hosts.travel import traveller
@@ -33,7 +33,7 @@ class DaskHosts(ExecutorHosts):
         The client.
     """
 
-    kind = "dask"
+    kind, news_nbytes = "dask", TOLD_BYTES / 2  # half of it, for prints
 
     def __init__(self, client: Any) -> None:
         super().__init__(client)

@@ -26,7 +26,7 @@ class ExecutorHosts(Hosts):
         The executor.
     """
 
-    kind, n_places = "executor", math.inf
+    kind, n_places, news_nbytes = "executor", math.inf, math.inf
 
     def __init__(self, executor: Any) -> None:
         self.boot = boot()

@@ -42,6 +42,7 @@ class Common(NamedTuple):
     policy: Policy
     out: str | npt.NDArray[Any] | None  # an array has no rows
     news_s: float  # interval of replies about a long block
+    news_nbytes: float  # limit for the results in such a reply. The others are in a later one
 
 
 class Inputs(NamedTuple):
@@ -125,6 +126,7 @@ class Hosts(Protocol):
     kind: str  # one of `carrier._PLACES`
     boot: Boot
     n_places: float  # number of simultaneous tasks, infinity if unknown
+    news_nbytes: float  # limit for the news of a task that runs
 
     def n_workers(self) -> int:
         """Return how many tasks the cluster can run at the same time, or a guess."""

@@ -35,7 +35,7 @@ class RayHosts(Hosts):
         machine.
     """
 
-    kind, n_places = "ray", math.inf
+    kind, n_places, news_nbytes = "ray", math.inf, math.inf
 
     def __init__(self, address: str) -> None:
         self.boot = boot()

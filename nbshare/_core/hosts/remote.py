@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import pickle
 import time
@@ -29,6 +30,8 @@ from nbshare._core.wire.threads import threads_per_worker
 class RemoteCall(Call):
     """A call that runs a block, and reports its progress in replies."""
 
+    news_nbytes: float  # see `protocol.Common`
+
     def error_of(self, what: Failure | Death, worker: object) -> BaseException:
         """Return an error that carries the description of a failure."""
         assert isinstance(worker, int)
@@ -43,6 +46,9 @@ class RemoteCall(Call):
         """Return the progress since the last reply."""
         page, results = self.board.page(0), self.results
         states, prints = self._new_states(), self.request.prints
+        if not is_last and self.news_nbytes < math.inf:
+            sizes = self._sizes(states)
+            states[(sizes > 0) & (np.cumsum(sizes) > self.news_nbytes)] = NOT_DONE
         assert isinstance(prints, _Printed)
         errors = {i: error for i, error in results.errors.copy().items() if not self._given[i]}
         self._given |= states != NOT_DONE
@@ -79,6 +85,15 @@ class RemoteCall(Call):
             if i not in results.errors:
                 states[i] = NOT_DONE
         return states
+
+    def _sizes(self, states: npt.NDArray[np.uint8]) -> npt.NDArray[np.int64]:
+        """Return the sizes of new results, in bytes."""
+        logged, spec = np.flatnonzero(states == IN_LOG), self.results.output.spec
+        sizes = np.zeros(len(states), np.int64)
+        sizes[logged] = np.abs(self.board.page(0).index[2, logged])
+        if spec is not None and spec.dtype is not None:
+            sizes[states == IN_OUTPUT] = math.prod(spec.shape) * spec.dtype.itemsize
+        return sizes
 
     def _cut_log(self, key: LogKey, index: Any) -> pickle.PickleBuffer:
         """Return the part of a log that contains entries, and make their offsets relative to it."""
@@ -121,6 +136,7 @@ def call_of(block: Block, common: Common, fixed: Placed, sources: bytes) -> Remo
         make=RemoteCall,
     )
     assert isinstance(call, RemoteCall)
+    call.news_nbytes = common.news_nbytes
     if block.attempts is not None:
         call.board.attempts_to_count(0, block.n)[:] = block.attempts
     return call
