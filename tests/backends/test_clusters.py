@@ -218,9 +218,9 @@ def metadata_of(dask_scheduler):
     return list(dask_scheduler.task_metadata)
 
 
-def test_inputs_leave_this_process_once(two_hosts, monkeypatch, tmp_path):
+def test_inputs_come_once_to_each_dask_host(two_hosts, monkeypatch, tmp_path):
     """And not again for a later block."""
-    given = farm.Given(monkeypatch)
+    given, asked = farm.Given(monkeypatch), farm.Asked(monkeypatch, tmp_path / "asked")
     table = np.ones(1 << 18)
     found = parallel_map(
         farm.total_with_others,
@@ -232,7 +232,7 @@ def test_inputs_leave_this_process_once(two_hosts, monkeypatch, tmp_path):
     )
     assert found.tolist() == [float(table.size) + i for i in range(30)]
     assert len(given) == 1
-    assert len(two_hosts.nthreads()) == 2
+    assert len(asked.hosts) == len(set(asked.hosts)) == len(two_hosts.nthreads()) == 2
 
 
 @pytest.mark.parametrize("then", ["lost", "stopped"])

@@ -71,10 +71,28 @@ def test_inputs_cross_the_cable_once_to_each_machine(start_dask, n_each, tmp_pat
         assert table.nbytes < machine.n_bytes_received < 1.2 * table.nbytes
 
 
+@pytest.mark.parametrize("two_machines", [1, 2, 8], indirect=True)
+def test_an_executor_s_inputs_cross_the_cable_once_to_each_machine(two_machines, tmp_path):
+    """With any number of tasks of a machine at the same time."""
+    table, n = np.ones(4 << 20), two_machines.n_workers  # 32 MB
+    found = parallel_map(
+        farm.total_with_others,
+        range(60),
+        shared={"table": table, "folder": str(tmp_path), "n": 2},
+        backend=two_machines,
+        max_workers=n,
+        chunksize=2,
+        progress=False,
+    )
+    assert found.tolist() == [float(table.size) + i for i in range(60)]
+    for machine in two_machines.machines:
+        assert table.nbytes < machine.n_bytes_received < 1.2 * table.nbytes
+
+
 @pytest.mark.parametrize("n", [2, 3, 5])
 def test_inputs_leave_this_machine_once(start_dask, n, tmp_path):
     """With any number of machines. Each has the rest from others."""
-    table, cluster = np.ones(20 << 20), start_dask(n)
+    table, cluster = np.ones(4 << 20), start_dask(n)
     shared = {"table": table, "folder": str(tmp_path), "n": n}
     found = parallel_map(
         farm.total_with_others, range(40), shared=shared, chunksize=1, **options(cluster)
@@ -87,7 +105,7 @@ def test_inputs_leave_this_machine_once(start_dask, n, tmp_path):
 
 def test_a_machine_that_joins_has_inputs_from_another(start_dask):
     """Though it comes when the first items are done."""
-    table, cluster = np.ones(8 << 20), start_dask(2, 0)
+    table, cluster = np.ones(4 << 20), start_dask(2, 0)
     first, joins = cluster.machines
     cluster.start(first)
     job = map_async(
@@ -143,7 +161,8 @@ def test_a_machine_that_is_lost_while_it_gives_inputs(start_dask, tmp_path):
     wait_until(lambda: min(map(received, cluster.machines)) > 0.55 * table.nbytes, 60)
     child, lost = cluster.machines
     lost.shutdown()
-    assert child.n_bytes_received < 0.9 * table.nbytes
+    # Half of the inputs came from this machine, and less than half of the others from the lost one.
+    assert child.n_bytes_received < 0.75 * table.nbytes
     assert job.result(90).tolist() == [float(table.size) + i for i in range(2)]
     assert child.n_bytes_received < 1.2 * table.nbytes  # it does not begin again
     assert machines.n_bytes_sent() < 2 * table.nbytes
@@ -164,7 +183,7 @@ def test_stop_ends_the_transfer_of_inputs(start_dask, tmp_path):
     with pytest.warns(PartialResultWarning):
         job.result(5)
     before = child.n_bytes_received
-    assert before < 0.9 * table.nbytes
+    assert before < 0.75 * table.nbytes
     assert parallel_map(duties.identity, range(4), **options(cluster)).tolist() == [0, 1, 2, 3]
     assert child.n_bytes_received - before < table.nbytes / 8
 

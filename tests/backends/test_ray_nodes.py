@@ -59,6 +59,12 @@ def given(monkeypatch):
     return farm.Given(monkeypatch)
 
 
+@pytest.fixture
+def asked(monkeypatch, tmp_path):
+    """Give the hosts that ask for inputs, one for each time that they do."""
+    return farm.Asked(monkeypatch, tmp_path / "asked")
+
+
 def agents(table):
     """Return a function's results for 40 items, with the hosts that ran them, and their agents."""
     found = parallel_map(
@@ -68,18 +74,19 @@ def agents(table):
     return {(host, agent) for _, host, agent in found}
 
 
-def test_inputs_leave_this_process_once(add_nodes, given):
+def test_inputs_come_once_to_each_node(add_nodes, given, asked):
     """Both nodes work, each with an agent of its own."""
     add_nodes("one", "two")
     found = agents(np.ones(1 << 18))
     assert sorted(host for host, _ in found) == ["one", "two"]
     assert len(given) == 1
+    assert asked.hosts == ["one", "two"]
 
 
-def test_nodes_that_share_memory_share_an_agent(add_nodes, given):
+def test_nodes_that_share_memory_share_an_agent(add_nodes, given, asked):
     """Inputs are once in the memory of a machine, however many nodes it has."""
     add_nodes("same", "same")
-    assert len(agents(np.ones(1 << 18))) == len(given) == 1
+    assert len(agents(np.ones(1 << 18))) == len(given) == len(asked.hosts) == 1
 
 
 @pytest.mark.parametrize("retries", [0, 1])

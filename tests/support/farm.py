@@ -14,6 +14,7 @@ import numpy as np
 import psutil
 
 import nbshare
+from nbshare._core.hosts import carrier, cluster, travel
 from nbshare._core.hosts.dask import DaskHosts
 from nbshare._core.hosts.executor import ExecutorHosts
 from nbshare._core.hosts.ray import RayHosts
@@ -89,6 +90,43 @@ class Given(list):
         monkeypatch.setattr(ExecutorHosts, "submit", note_submit)
         for kind in offers:
             monkeypatch.setattr(kind, "offer", noted(kind.offer))
+
+
+class Asked:
+    """The hosts that ask their cluster for the inputs of a call, once each time that they do.
+
+    Parameters
+    ----------
+    monkeypatch : fixture
+        For tasks of clusters, which note what they ask.
+    path : path
+        A file for these notes.
+    """
+
+    def __init__(self, monkeypatch, path):
+        self._path, task = path, travel.traveller()
+        sources = dict(task._names["sources"])
+        sources["carrier"] += NOTE.format(path=str(path))
+        noting = carrier.Carry(f"nbshare_noting_{os.getpid()}_{time.time_ns()}", [*sources.items()])
+        monkeypatch.setattr(cluster, "traveller", lambda: noting)
+
+    @property
+    def hosts(self):
+        """Their names, sorted."""
+        return duties.noted(self._path)
+
+
+NOTE = """
+
+_give_piece = _give
+
+
+def _give(sock, place, inputs, start):
+    if inputs is not None and start == 0:
+        with open({path!r}, "a") as file:
+            file.write(os.environ["NBSHARE_HOST"] + "\\n")
+    return _give_piece(sock, place, inputs, start)
+"""
 
 
 class Late:

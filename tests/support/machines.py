@@ -1,8 +1,8 @@
 """Executors whose process has less in common with this one than that of a pool.
 
-For a machine, networks, processes, mounts and shared memory are its own. It has a cable to a
-switch, as this machine has, and nothing else in common with it but the disk. Tasks of the executor
-go through pipes, those of a Dask cluster of machines through the cables.
+For a machine, its name, networks, processes, mounts and shared memory are its own. It has a cable
+to a switch, as this machine has, and nothing else in common with it but the disk. All tasks go
+through the cables.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import itertools
 import os
 import pickle
 import shutil
+import socket
 import struct
 import subprocess
 import sys
@@ -21,7 +22,7 @@ from concurrent.futures import Executor, Future, ThreadPoolExecutor
 # Each process has its own, because tests may run in several.
 ADDRESS = f"10.77.{os.getpid() % 250}.{{}}"  # 1 is this machine
 SWITCH = f"nbs{os.getpid()}"
-SLOW = "tbf rate 200mbit burst 256kb latency 400ms"
+SLOW = "tbf rate 100mbit burst 256kb latency 400ms"
 # One processor takes all packets of a cable, because with two they overtake each other, and TCP
 # takes them for lost and sends them again, up to 2 MB in 32.
 QUEUES = "/sys/class/net/{}/queues/rx-0/rps_cpus"
@@ -29,10 +30,12 @@ PREPARE = """
 mount -t tmpfs tmpfs /dev/shm
 read go
 mount -t sysfs sysfs /sys
+echo {} >/proc/sys/kernel/hostname
 echo 1 >{}
 exec "$@"
 """
 LENGTH = struct.Struct("q")
+OWN = "unshare", "-n", "-p", "-m", "-i", "-u", "-f"
 
 
 def why_not():
@@ -43,7 +46,7 @@ def why_not():
         or not (shutil.which("ip") and shutil.which("unshare"))
     ):
         return "needs root, ip and unshare"
-    tried = subprocess.run(["unshare", "-n", "-p", "-m", "-i", "-f", "true"], capture_output=True)
+    tried = subprocess.run([*OWN, "true"], capture_output=True)
     return None if tried.returncode == 0 else "this system allows no new namespaces"
 
 
@@ -66,10 +69,18 @@ def receive(file):
     return pickle.loads(file.read(*LENGTH.unpack(head))) if head else None
 
 
-def serve(n):
-    """Be a machine that runs `n` tasks at the same time."""
-    inbox, outbox = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)
+def files_of(sock):
+    """Return a file to read from a connection, and one to write to it."""
+    return sock.makefile("rb"), sock.makefile("wb")
+
+
+def serve(n, address=None):
+    """Run `n` tasks at the same time, which come from an address, or a pipe."""
+    if address is None:
+        inbox, outbox = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
+        os.dup2(2, 1)
+    else:
+        inbox, outbox = files_of(socket.create_connection(address))
     lock = threading.Lock()
 
     def run(number, fn, args):
@@ -99,11 +110,13 @@ class Interpreter(Executor):
         The places of modules, besides its own. Default: those of this one.
     prefix : list of str, optional
         The command that starts it.
+    address : tuple, optional
+        Where it has its tasks from. Default: a pipe.
     **environ : str
         The differences in its environment.
     """
 
-    def __init__(self, n, python=sys.executable, path=None, prefix=(), **environ):
+    def __init__(self, n, python=sys.executable, path=None, prefix=(), address=None, **environ):
         self._numbers, self._futures = itertools.count(), {}
         self._lock = threading.Lock()
         path = os.pathsep.join(filter(None, sys.path) if path is None else path)
@@ -112,13 +125,14 @@ class Interpreter(Executor):
                 *prefix,
                 str(python),
                 "-c",
-                f"from tests.support import machines; machines.serve({n})",
+                f"from tests.support import machines; machines.serve({n}, {address})",
             ],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env={**os.environ, "PYTHONPATH": path, **environ},
             cwd="/",  # it is on its path, too
         )
+        self._inbox, self._outbox = self._connect()
         self._reader = threading.Thread(target=self._read)
         self._reader.start()
 
@@ -128,11 +142,15 @@ class Interpreter(Executor):
         future.set_running_or_notify_cancel()
         with self._lock:
             self._futures[number] = future
-            send(self._popen.stdin, number, fn, args)
+            send(self._outbox, number, fn, args)
         return future
 
+    def _connect(self):
+        """Return a file to read from it, and one to write to it."""
+        return self._popen.stdout, self._popen.stdin
+
     def _read(self):
-        while (message := receive(self._popen.stdout)) is not None:
+        while (message := receive(self._inbox)) is not None:
             number, value, error = message
             future = self._futures.pop(number)
             future.set_result(value) if error is None else future.set_exception(error)
@@ -166,17 +184,23 @@ class Machine(Interpreter):
 
     def __init__(self, k, n):
         prefix = (
-            *("unshare", "-n", "-p", "-m", "-i", "-f", "--mount-proc", "--kill-child"),
-            *("sh", "-c", PREPARE.format(QUEUES.format(f"nbt{k}")), "sh"),
+            *(*OWN, "--mount-proc", "--kill-child"),
+            *("sh", "-c", PREPARE.format(f"machine-{k}", QUEUES.format(f"nbt{k}")), "sh"),
         )
-        super().__init__(n, prefix=prefix)
-        self._cable, self._there = f"{SWITCH}-{k}", f"nbt{k}"
-        self._lay_cable(k)
+        self._k, self._cable, self._there = k, f"{SWITCH}-{k}", f"nbt{k}"
+        with socket.create_server((ADDRESS.format(1), 0)) as self._listener:
+            self._listener.settimeout(120)
+            super().__init__(n, prefix=prefix, address=self._listener.getsockname())
+
+    def _connect(self):
+        self._lay_cable()
         self._popen.stdin.write(b"go\n")
         self._popen.stdin.flush()
+        self._socket, _ = self._listener.accept()
+        return files_of(self._socket)
 
-    def _lay_cable(self, k):
-        here, there, pid = self._cable, self._there, self._popen.pid
+    def _lay_cable(self):
+        k, here, there, pid = self._k, self._cable, self._there, self._popen.pid
         while os.readlink(f"/proc/{pid}/ns/net") == os.readlink("/proc/self/ns/net"):
             pass
         inside = f"nsenter -t {pid} -n ip"
@@ -197,7 +221,7 @@ class Machine(Interpreter):
         subprocess.run(command.split(), check=True)
 
     def send_slowly(self):
-        """Limit what it sends to 25 MB/s."""
+        """Limit what it sends to 12 MB/s."""
         command = f"nsenter -t {self._popen.pid} -n tc qdisc add dev {self._there} root"
         subprocess.run([*command.split(), *SLOW.split()], check=True)
 
@@ -219,7 +243,10 @@ class Machine(Interpreter):
         if self._cable:
             subprocess.run(["ip", "link", "del", self._cable], check=True)
             self._cable = ""
+            self._socket.shutdown(socket.SHUT_RDWR)
             super().shutdown()
+            for file in (self._inbox, self._outbox, self._socket):
+                file.close()
 
 
 class Machines(Executor):
