@@ -71,6 +71,29 @@ def test_panels_that_do_not_fit_are_left_out_and_told():
     assert {"c = 0", "c = 29"} <= set(names)
 
 
+@pytest.mark.parametrize("kind", ["image", "line"])
+@pytest.mark.parametrize("shape", [(30,), (3,), (5, 6)])
+def test_arrays_over_four_axes_have_panels_for_the_further_axes(kind, shape):
+    """As many as fit, the others are told, and none is drawn against the number of the item."""
+    items = grid(a=A, b=B, c=range(5), d=["u", "v", "w"])
+    values = np.arange(90.0).reshape(90, *[1] * len(shape)) + np.zeros(shape)
+    axes, frame = panels(values, items, kind)
+    titles = [title for title in axes if title]
+    assert len(titles) == 12
+    assert "values of" in frame.title
+    assert "item" not in {axes[title].get_xlabel() for title in titles}
+    for title in titles:
+        point = dict(part.split(" = ") for part in title.split(", "))
+        of = [k for k, item in enumerate(items) if point.items() <= _texts(item).items()]
+        panel = axes[title]
+        drawn = panel.images[0].get_array() if kind == "image" else panel.lines[0].get_ydata()
+        assert {*np.ravel(drawn)} <= {*of}
+
+
+def _texts(item):
+    return {name: f"{value:g}" if name in "abc" else value for name, value in item.items()}
+
+
 def test_a_grid_of_five_axes_is_refused_with_advice():
     items = grid(a=A, b=B, c=[1, 2], d=[1, 2], e=[1, 2])
     with pytest.raises(CannotDrawError, match=r"up to 4 axes.*a × b × c × d × e"):

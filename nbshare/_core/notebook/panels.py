@@ -23,6 +23,7 @@ from nbshare._core.notebook.values import GREY, AnyPainter, Painter, first_of, p
 
 _MAX_PANELS = 12  # in a figure, as smaller ones would be illegible
 _COLUMNS, _ROWS = 4, 3
+_MAX_AXES = 4  # of a grid, as panels show too few values of more
 _TITLE = 0.75  # share of a panel's width, as a legend or colour bar takes some
 _MAX_NAME = 16  # characters at the axis of a panel, whose title has the whole name
 
@@ -124,7 +125,7 @@ def grid_panels(
         n_shown, has_own = max(2 - len(shape), 0), plot.y is not None and len(shape) < 2
         has_own |= plot.x is not None and not shape
         has_own |= plot.reduction != "mean" and n_shown == 0  # the user combines the images
-    if has_own or n_coords <= n_shown or (shape and n_coords > n_shown + 2):
+    if has_own or n_coords <= n_shown or (shape and n_coords > _MAX_AXES):
         return None
     return _of_grid(plot, n_shown, n, most)
 
@@ -209,17 +210,16 @@ def _of_grid(plot: LivePlot, n_shown: int, n: int, most: int) -> Panels:
     """Return a panel of the first axes of a grid for each value of the further axes."""
     coords = [*plot._coords.items()]
     further = coords[n_shown:]
-    if len(further) > 2:
+    if len(coords) > _MAX_AXES:
         shown = " × ".join(name for name, _ in coords)
         raise CannotDrawError(
-            f"A plot shows grids of up to 4 axes. This grid has {len(coords)}: {shown}. The run "
-            "continues without the plot. xarray's .plot() draws a part of the results."
+            f"A plot shows grids of up to {_MAX_AXES} axes. This grid has {len(coords)}: {shown}. "
+            "The run continues without the plot. xarray's .plot() draws a part of the results."
         )
-    sides = [most]
-    if len(further) == 2:
-        columns = min(len(further[0][1]), _COLUMNS, most)
-        sides = [columns, min(most // columns, _ROWS)]
-    chosen = [_some(len(values), k) for (_, values), k in zip(further, sides, strict=True)]
+    lengths = [len(values) for _, values in further]
+    limits = [_COLUMNS, _ROWS] if len(further) == 2 else [most] * len(further)
+    sides = _sides([*map(min, lengths, limits)], most)
+    chosen = [_some(*each) for each in zip(lengths, sides, strict=True)]
     numbers: Any = np.arange(n).reshape([len(values) for _, values in coords])
     texts = [[f"{name} = {text}" for text in names_of(values)] for name, values in further]
     own, of = copy.copy(plot), [plot._of] if plot._of else []
@@ -237,9 +237,23 @@ def _of_grid(plot: LivePlot, n_shown: int, n: int, most: int) -> Panels:
         for (name, values), some in zip(further, chosen, strict=True)
         if len(some) < len(values)
     )
-    is_table = len(further) == 2
-    columns = len(chosen[0]) if is_table else _columns(len(panels))
-    return Panels(panels, columns, remark)
+    columns, n_panels = len(chosen[0]), len(panels)
+    is_table = len(further) > 1 and n_panels <= _COLUMNS * columns
+    return Panels(panels, columns if is_table else _columns(n_panels), remark)
+
+
+def _sides(lengths: list[int], most: int) -> list[int]:
+    """Return the number of values to show of each axis, of which at most so many panels result."""
+    sides = [1] * len(lengths)
+    while True:
+        can_grow = [
+            k
+            for k, side in enumerate(sides)
+            if side < lengths[k] and math.prod(sides) // side * (side + 1) <= most
+        ]
+        if not can_grow:
+            return sides
+        sides[min(can_grow, key=lambda k: sides[k])] += 1
 
 
 def _columns(n: int) -> int:
@@ -297,7 +311,8 @@ class PanelsPainter(AnyPainter):
             own_inputs = inputs if len(panel.items) == self._n and not panels.are_alike else None
             kind = kinds[panel.plot.kind]
             painter = kind(place, panel.plot, own_inputs, None, nothing, like=own)
-            title = textwrap.fill(panel.title, int(_TITLE * room_of(place.xaxis)))
+            unbroken = panel.title.replace(" = ", "\xa0=\xa0")
+            title = textwrap.fill(unbroken, int(_TITLE * room_of(place.xaxis))).replace("\xa0", " ")
             place.set_title(title, loc="left", fontsize=points(9), color=GREY)
             place.tick_params(labelsize=points(8))
             if panels.are_alike:
