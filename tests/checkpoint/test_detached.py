@@ -706,7 +706,7 @@ def test_a_label_stays_with_the_run(sweep, tmp_path):
 
 
 PLOTTED = """
-import math, numpy as np
+import math, numpy as np, pandas as pd
 from nbshare import LivePlot, grid, map_async, parallel_map
 
 def twice(x, data=None):
@@ -732,7 +732,7 @@ def below_title(picture):
 @pytest.mark.parametrize(
     "call",
     [
-        "map_async(twice, np.linspace(3, 9, 40), plot=LivePlot(label='size', unit='m'), {})",
+        "map_async(twice, pd.Series(np.geomspace(3, 9), name='high'), plot=LivePlot(unit='m'), {})",
         "map_async(apart, grid(a=[1, 2, 5], b=np.linspace(0, 1, 4)), plot='image', {})",
         "map_async(twice, range(9), plot=[Mine(), LivePlot(value=lambda x: -x)], {}, detach=True)",
     ],

@@ -66,6 +66,11 @@ def is_table(iterable: Any) -> bool:
     return hasattr(kind, "columns") and (hasattr(kind, "iterrows") or hasattr(kind, "iter_rows"))
 
 
+def is_series(iterable: Any) -> bool:
+    """Return whether an object is a Series or an Index, whose name and values are in memory."""
+    return hasattr(iterable, "to_numpy") and not hasattr(iterable, "dims")
+
+
 def warn_of_lengths(iterables: Sequence[Any]) -> None:
     """Issue a LengthsWarning if iterables have different lengths."""
     lengths = [n for n in map(known_length, iterables) if n is not None]

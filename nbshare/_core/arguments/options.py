@@ -10,7 +10,12 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, TypedDict
 import numpy as np
 import numpy.typing as npt
 
-from nbshare._core.arguments.iterables import check_iterable, items_of, warn_of_lengths
+from nbshare._core.arguments.iterables import (
+    check_iterable,
+    is_series,
+    items_of,
+    warn_of_lengths,
+)
 from nbshare._core.arrays.create import checked_int
 from nbshare._core.checkpoint.options import Checkpoint
 from nbshare._core.engine.prints import Prints
@@ -144,6 +149,7 @@ def checked_request(
         label=options.progress if isinstance(options.progress, str) else label_of(users),
         reduce=reduce,
         until=options.until,
+        series=iterables[0] if len(iterables) == 1 and is_series(iterables[0]) else None,
     )
     if where not in ("serial", "threads"):
         initializer = request.initializer and request.initializer[0]

@@ -37,6 +37,14 @@ class Request(NamedTuple):
     label: str = ""  # name of the run in the progress display and the checkpoint
     reduce: Callable[[Any, Any], Any] | None = None  # then the items are blocks
     until: Callable[..., Any] | None = None  # decides whether the partial result is enough
+    series: Any = None  # the caller's only iterable, if it is a Series or an Index
+
+    @property
+    def items(self) -> Any:
+        """The only iterable of the run, or None if it has several or a generator."""
+        if self.series is not None:
+            return self.series
+        return self.iterables[0] if len(self.iterables) == 1 else None
 
     @property
     def users(self) -> Any:

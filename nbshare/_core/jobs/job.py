@@ -340,8 +340,7 @@ class Job(Generic[T]):
     @property
     def _inputs(self) -> Any:
         """The only iterable of the run, or None if it has several or a generator."""
-        iterables = self._run.request.iterables
-        return iterables[0] if len(iterables) == 1 else None
+        return self._run.request.items
 
     def debug(self, i: int) -> T:
         """Run item `i` in this process, with the same inputs and seed, for the debugger.

@@ -285,9 +285,11 @@ class LinePainter(Painter):
 
     def cells(self) -> list[Cells]:
         """Return the points of all lines, for the pointer on a page."""
+        has_place = np.isfinite(self._x)
         there, numbers = self._table
+        there, numbers = there[has_place], numbers[has_place]
         is_there = np.broadcast_to(there, numbers.shape)
-        x, values = self._x, numbers.T
+        x, values = self._x[has_place], numbers.T
         along = Along(x, x, x, names=self._places.names)
         if len(x) > 2 * _MAX_POINTS:  # the lowest and the highest of several points
             width = math.ceil(len(x) / _MAX_POINTS)

@@ -13,11 +13,14 @@ from matplotlib.axis import Axis, XAxis
 from matplotlib.ticker import NullLocator
 from numpy.typing import NDArray
 
+from nbshare._core.arrays.by_reference import is_masked
 from nbshare._core.notebook.live_plot import CannotDrawError
 from nbshare._core.notebook.pointer import Along
 from nbshare._core.notebook.reading import (
     Reader,
     ResultAxis,
+    described,
+    is_missing,
     is_number,
     is_place,
     names_of,
@@ -144,18 +147,19 @@ class Coordinates:
         else:
             is_whole = self.kind in "iu"
             is_uneven = not self.is_even or len(self.values) == 1
-            if is_uneven and len(self.values) <= _MOST_WRITTEN:
-                names = names_of(self.values.astype(int) if is_whole else self.values)
-                if self._have_room(axis, names):
-                    axis.set_ticks(self.values, labels=names)
+            values = self.values[np.isfinite(self.values)]
+            if is_uneven and len(values) <= _MOST_WRITTEN:
+                names = names_of(values.astype(int) if is_whole else values)
+                if self._have_room(axis, values, names):
+                    axis.set_ticks(values, labels=names)
                     axis.set_minor_locator(NullLocator())
                     return
             if is_whole and not self.is_log:
                 write_whole(axis)
 
-    def _have_room(self, axis: Axis, names: list[str]) -> bool:
+    def _have_room(self, axis: Axis, values: Floats, names: list[str]) -> bool:
         """Whether there is room to write all values."""
-        places = self.scaled(self.values)
+        places = self.scaled(values)
         order = np.argsort(places)
         steps = np.diff(places[order]) / (np.ptp(places) or 1)
         if not isinstance(axis, XAxis):
@@ -213,12 +217,12 @@ def of_items(items: Any, n: int) -> Coordinates | None:
         return None
     if not is_kept or getattr(items, "ndim", 1) != 1:
         return None
-    found = _read(items, n)
+    found, (name, _) = _read(items, n), described(items)
     if isinstance(found, list):
-        return Coordinates(np.arange(float(n)), "item", names=found)
+        return Coordinates(np.arange(float(n)), name or "item", names=found)
     if found is None or not (found[0] != found[0][0]).any():
         return None
-    return of_array(found[0], found[1].label or "input", found[1])
+    return of_array(found[0], name or found[1].label or "input", found[1])
 
 
 def of_users(name: str, values: NDArray[Any], n: int, label: str) -> Coordinates:
@@ -249,9 +253,9 @@ def cells_of(edges: Floats, n: int) -> NDArray[np.intp]:
 
 
 def _read(items: Any, n: int) -> tuple[NDArray[Any], Reader] | list[str] | None:
-    """Return the first n items as finite numbers or dates, or as names, or None."""
-    dtype = getattr(items, "dtype", None)
-    is_array = isinstance(items, range) or (isinstance(dtype, np.dtype) and dtype.kind in "iufMm")
+    """Return the first n items as numbers or dates, or as names, or None. Some may be missing."""
+    is_plain = isinstance(items, np.ndarray) and not (is_masked(items) or is_place(items))
+    is_array = isinstance(items, range) or (is_plain and items.dtype.kind in "iufMm")
     listed = items if is_array else list(islice(iter(items), n))
     if not is_array and (names := names_of_items(listed)) is not None:
         return names
@@ -259,18 +263,19 @@ def _read(items: Any, n: int) -> tuple[NDArray[Any], Reader] | list[str] | None:
     try:
         if is_array:
             values = np.asarray(items)[:n]
-        elif all(is_number(item) or is_place(item) for item in listed):
+        elif all(is_number(item) or is_place(item) or is_missing(item) for item in listed):
             values = reader.read(listed)
         else:
             return None
     except (TypeError, ValueError, CannotDrawError):
         return None
-    fits = values.shape == (n,) and values.dtype.kind in "iufMm" and np.isfinite(values).all()
+    fits = values.shape == (n,) and values.dtype.kind in "iufMm" and np.isfinite(values).any()
     return (values, reader) if fits else None
 
 
 def _unit_of(seconds: Floats) -> str:
     """Return the largest unit in which durations are integers, if they are not too large."""
+    seconds = seconds[np.isfinite(seconds)]
     longest = max(-seconds.min(), seconds.max())
     for unit, size in DURATIONS.items():
         if longest < _MOST_UNITS * size and np.allclose(seconds / size, np.round(seconds / size)):

@@ -11,6 +11,7 @@ import enum
 import math
 from collections.abc import Callable, Mapping, Sequence
 from numbers import Number
+from pathlib import PurePath
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -260,13 +261,19 @@ def _axis(name: Any, values: Any) -> ResultAxis:
     return ResultAxis(name, unit, None if values is None else np.asarray(values))
 
 
-def described(result: Any) -> tuple[str, str]:
-    """Return the name and the unit of an object of xarray or pandas, empty if it has none."""
-    attrs = getattr(result, "attrs", None)
+def described(data: Any) -> tuple[str, str]:
+    """Return the name and the unit of an object of xarray, pandas or polars, empty without."""
+    attrs = getattr(data, "attrs", None)
     if not isinstance(attrs, Mapping):
-        return "", ""
-    name = attrs.get("long_name") or getattr(result, "name", None)
-    return name if isinstance(name, str) else "", str(attrs.get("units", ""))
+        if not hasattr(data, "dtype") or isinstance(data, np.ndarray | np.generic):
+            return "", ""
+        attrs = {}
+    names = getattr(data, "names", None) if getattr(data, "nlevels", 1) > 1 else None
+    name = attrs.get("long_name") or getattr(data, "name", None)
+    if names:
+        name = ", ".join(str(name) for name in names if name is not None)
+    is_name = isinstance(name, str | int) and not isinstance(name, bool)
+    return str(name) if is_name else "", str(attrs.get("units", ""))
 
 
 def is_missing(result: Any) -> bool:
@@ -348,7 +355,7 @@ def names_of(values: NDArray[Any], digits: Sequence[int] = (3, 6, 17)) -> list[s
         days = values.astype("M8[D]")
         return [str(x) for x in (days if (days == values).all() else values.astype("M8[s]"))]
     if values.dtype.kind != "f":
-        return [str(x) for x in values.tolist()]
+        return [_name_of(x) or str(x) for x in values.tolist()]
     written = {n: [_short(x, n) for x in values.tolist()] for n in digits}
     exact = (
         n
@@ -387,10 +394,34 @@ def is_place(item: Any) -> bool:
 
 
 def names_of_items(items: Sequence[Any]) -> list[str] | None:
-    """Return the names of texts, members of an Enum or bools, None of other items."""
-    if not all(isinstance(item, str | enum.Enum | bool | np.bool_) for item in items):
-        return None
-    return [item.name if isinstance(item, enum.Enum) else str(item) for item in items]
+    """Return the names of items, such as texts, None if one of them has no name."""
+    names = [
+        "" if is_missing(item) or (isinstance(item, float) and math.isnan(item)) else _name_of(item)
+        for item in items
+    ]
+    return None if None in names or not any(names) else [str(name) for name in names]
+
+
+def _name_of(item: Any) -> str | None:
+    """Return the name of a text, path, function or combination, None of a number and others."""
+    match item:
+        case enum.Enum() | PurePath():
+            return item.name
+        case str() | bool() | np.bool_():
+            return str(item)
+        case complex():
+            return f"{item:.6g}"
+        case tuple():
+            parts = [_name_of(part) or _written(part) for part in item]
+            return ", ".join(parts) if all(parts) else None
+    is_interval = hasattr(item, "closed") and hasattr(item, "left")  # of pandas
+    return str(item) if is_interval else getattr(item, "__name__", None)
+
+
+def _written(part: Any) -> str:
+    if isinstance(part, float):
+        return f"{part:.6g}"
+    return str(part) if is_number(part) or is_place(part) else ""
 
 
 def _is_text(result: Any) -> bool:

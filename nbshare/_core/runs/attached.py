@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import _thread
 import builtins
+import datetime as dt
 import os
 import pickle
 import sys
@@ -13,7 +14,7 @@ import zlib
 from collections.abc import Iterator
 from contextlib import suppress
 from numbers import Real
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any, Protocol, cast
 
 import numpy as np
@@ -71,6 +72,7 @@ AS_READ = {"encoding": "utf-8", "errors": "backslashreplace", "newline": "\n"}  
 WRITER_CHECK_S = 0.1
 LEAST = 1 << 16  # bytes from which an array is stored next to the pickle, and mapped
 BEGUN_S = 0.01
+_PLACES = Real, str, dt.date, dt.timedelta, PurePath  # items that have places at an axis
 
 
 class Driver(Protocol):
@@ -183,8 +185,8 @@ def keep_plot(path: Path, request: Request, plot: Any) -> None:
     """
     if writers.is_driver:
         return
-    items = request.iterables[0] if len(request.iterables) == 1 and plot is not None else None
-    if isinstance(items, list | tuple) and all(isinstance(item, Real) for item in items):
+    items = request.items if plot is not None else None
+    if isinstance(items, list | tuple) and all(isinstance(item, _PLACES) for item in items):
         items = np.asarray(items)
     if not (isinstance(items, Grid | range) or getattr(items, "ndim", 0) == 1):
         items = None  # such items give no axis
@@ -507,7 +509,7 @@ def begin(request: Request, options: MapOptions, progress: Any, plot: Any) -> Jo
     keep_plot(path, request, plot)
     run = _run_in(path)
     run.request = run.request._replace(  # these define the form of the results, and their plot
-        iterables=request.iterables, reduce=request.reduce
+        iterables=request.iterables, reduce=request.reduce, series=request.series
     )
     return _job_of(run, progress, plot)
 

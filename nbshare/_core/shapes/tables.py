@@ -88,9 +88,9 @@ class _TableItems(ShapedItems):
 
     @property
     def _plot_coords(self) -> dict[str, Any]:
-        """The values of the index by its name, for a plot. Empty for an index of several levels."""
-        index = self.index
-        return {} if index.nlevels > 1 else {str(index.name or "item"): index.to_numpy()}
+        """The values of the index by its name, for a plot, tuples for several levels."""
+        names = [str(name) for name in self.index.names if name is not None]
+        return {", ".join(names) or "item": self.index.to_numpy()}
 
     def shaped(self, results: Any) -> Any:
         """Return single values as a Series, dicts or Series as a DataFrame, others as they are."""
@@ -338,8 +338,9 @@ class PolarsGroups(_Keyed):
 
     @property
     def _plot_coords(self) -> dict[str, Any]:
-        """The keys by their name, for a plot. Empty if there are several key columns."""
-        return {key.name: key.to_numpy() for key in self._keys} if self._keys.width == 1 else {}
+        """The keys by their name, for a plot, tuples for several columns."""
+        keys = [key[0] if len(key) == 1 else key for key in self._keys.rows()]
+        return {", ".join(self._keys.columns): np.fromiter(keys, object, len(keys))}
 
     def __getitem__(self, i: Any) -> Any:
         if not isinstance(i, slice):
