@@ -13,7 +13,7 @@ from nbshare._core.messages import cut
 # sorted.
 _OF_ALL = ("axis", "dim", "dtype", "key", "start", "weights")
 _OF_TWO = ("a", "b")  # the arguments of reduce=
-_INSTEAD = {
+_INSTEAD: dict[tuple[str, ...], str] = {
     _OF_TWO: " Pass a function of two results, such as numpy.add, numpy.maximum or max. For a "
     "function of all results, leave reduce= out: sum(parallel_map(func, items))",
     ("ax", "partial"): " Pass a function that draws on these Axes: "
