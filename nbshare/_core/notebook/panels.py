@@ -23,7 +23,7 @@ from nbshare._core.notebook.values import GREY, AnyPainter, Painter, first_of, p
 
 _MAX_PANELS = 12  # in a figure, as smaller ones would be illegible
 _COLUMNS, _ROWS = 4, 3
-_MAX_AXES = 4  # of a grid, as panels show too few values of more
+_MAX_AXES = 4  # most axes of a grid whose panels show enough values
 _TITLE = 0.75  # share of a panel's width, as a legend or colour bar takes some
 _MAX_NAME = 16  # characters at the axis of a panel, whose title has the whole name
 

@@ -414,7 +414,7 @@ def _name_of(item: Any) -> str | None:
         case tuple():
             parts = [_name_of(part) or _written(part) for part in item]
             return ", ".join(parts) if all(parts) else None
-    is_interval = hasattr(item, "closed") and hasattr(item, "left")  # of pandas
+    is_interval = hasattr(item, "closed") and hasattr(item, "left")  # an Interval of pandas
     return str(item) if is_interval else getattr(item, "__name__", None)
 
 
