@@ -74,6 +74,22 @@ class TestRay(BackendContract):
         return ray_address
 
 
+@pytest.mark.parametrize("is_stopped", [True, False])
+def test_inputs_leave_nothing_in_the_store_of_ray(ray_address, tmp_path, is_stopped):
+    """Also if the call is stopped."""
+    store = pytest.importorskip("ray.experimental.internal_kv")
+    shared = {"table": np.ones(1 << 18), "folder": str(tmp_path)}
+    job = map_async(farm.total_and_wait, range(2), shared=shared, backend="ray")
+    wait_until((tmp_path / "read-0").exists, 60)
+    if is_stopped:
+        job.cancel()
+        with pytest.warns(PartialResultWarning):
+            job.result(5)
+    (tmp_path / "go").touch()
+    job.wait(20)
+    assert not store._internal_kv_list("nbshare-")
+
+
 @pytest.mark.parametrize("kind", shapes.KINDS)
 def test_items_with_a_shape_on_dask(dask_client, kind):
     """As a loop gives them, interrupted and continued."""

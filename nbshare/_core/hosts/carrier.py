@@ -252,12 +252,12 @@ class OnRay(Place):
     _looked_at = -math.inf
 
     def is_over(self) -> bool:
-        """Return whether the call is over, according to Ray's store. Ask it once a second."""
+        """Return whether the call has left Ray's store. Ask it once a second."""
         if (now := time.monotonic()) < self._looked_at + RAY_LOOK_S:
             return False
         self._looked_at = now
         store = import_module("ray.experimental.internal_kv")
-        return store._internal_kv_exists(over(self._client, self._call))  # type: ignore[no-any-return]
+        return not store._internal_kv_exists(key_of(self._client, self._call))
 
     def piece(self, inputs: Any, start: int) -> Any:
         """Return the piece that begins at `start`. Ray sends a piece to each node only once."""
@@ -332,9 +332,9 @@ class OnDask(Place):
         return import_module("asyncio").run_coroutine_threadsafe(coroutine, loop).result()
 
 
-def over(client: str, call: str) -> str:
-    """Return the key in Ray's store that marks a call as over."""
-    return f"nbshare-{client}-{call}-is-over"
+def key_of(client: str, call: str) -> str:
+    """Return the key that is in Ray's store while a call runs."""
+    return f"nbshare-{client}-{call}"
 
 
 _PLACES = {"executor": Place, "ray": OnRay, "dask": OnDask}

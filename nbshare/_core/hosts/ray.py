@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from nbshare._core.hosts import starting
-from nbshare._core.hosts.carrier import PIECE, Carry, over
+from nbshare._core.hosts.carrier import PIECE, Carry, key_of
 from nbshare._core.hosts.executor import outcome_of
 from nbshare._core.hosts.messages import messages_in
 from nbshare._core.hosts.protocol import Hosts, News
@@ -60,6 +60,8 @@ class RayHosts(Hosts):
         self._inputs: list[Any] = []
         self._wakes: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._asked_at = -math.inf
+        self._store = importlib.import_module("ray.experimental.internal_kv")
+        self._key = ""  # of the call in Ray's store
 
     def n_workers(self) -> int:
         """Return the number of CPUs of all nodes."""
@@ -76,6 +78,9 @@ class RayHosts(Hosts):
 
     def submit(self, number: int, task: Carry, *args: Any) -> None:
         """Submit a task to any node."""
+        if not self._key:
+            self._key = key_of(self.boot.name, args[2])
+            self._store._internal_kv_put(self._key, b"")
         self._tasks[self._remote.remote(task, *args)] = number, 0
 
     def wait(self, timeout_s: float) -> Sequence[News]:
@@ -129,12 +134,15 @@ class RayHosts(Hosts):
         `ray.cancel` is not used, because Ray ends this process if a task ends at the same time.
         """
         starting.end(self.boot.name, call)
-        if self._ray.is_initialized():
-            store = importlib.import_module("ray.experimental.internal_kv")
-            store._internal_kv_put(over(self.boot.name, call), b"")
+        self._leave_store()
+
+    def _leave_store(self) -> None:
+        if self._key and self._ray.is_initialized():
+            self._store._internal_kv_del(self._key)
 
     def close(self, call: str) -> None:  # noqa: ARG002
         """Drop all tasks, after a short wait for those that are about to end."""
+        self._leave_store()
         end_at = time.monotonic() + END_S
         with suppress(Exception):  # Ray was shut down
             while self._tasks and (left_s := end_at - time.monotonic()) > 0:
