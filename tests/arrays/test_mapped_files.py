@@ -15,6 +15,7 @@ from numpy.lib.stride_tricks import as_strided
 
 import nbshare
 from nbshare import Executor, parallel_map, pipeline, register_joblib
+from nbshare._core.memory import segment_of
 from nbshare.errors import StaleReferenceError
 from tests.support import mapped, tasks
 from tests.support.faultlab import wait_until
@@ -312,6 +313,22 @@ def test_a_view_that_the_caller_may_not_write_to_stays_read_only(tmp_path):
     x.flags.writeable = False
     with pytest.raises(ValueError, match="read-only"):
         parallel_map(fill, range(8), [x] * 8)
+
+
+@pytest.mark.parametrize("order", "CF")
+def test_rows_of_a_file_come_back_without_a_copy_here(order, path):
+    """A function may return a part of what `numpy.load` maps. The caller maps the worker's log."""
+
+    def rows(k):
+        found = np.load(path, mmap_mode="r")[10 * k : 10 * k + 10]
+        return found if order == "C" else found.T
+
+    for k, found in enumerate(parallel_map(rows, range(3), out="list")):
+        expected = rows(k)
+        assert type(found) is np.memmap
+        assert segment_of(found) is not None
+        assert found.flags.f_contiguous == expected.flags.f_contiguous
+        np.testing.assert_array_equal(found, expected)
 
 
 # ------------------------------------------------------------------------- errors

@@ -31,6 +31,11 @@ def _array_apart(array: npt.NDArray[Any]) -> Any:
     return array_of, (data, array.dtype, array.shape, "F" if is_fortran else "C")
 
 
+def _memmap_apart(array: npt.NDArray[Any]) -> Any:
+    """Send the values alone, because the file cannot be pickled."""
+    return np.ndarray.view, (np.asarray(array), type(array))
+
+
 def array_of(data: Any, dtype: Any, shape: tuple[int, ...], order: Any) -> npt.NDArray[Any]:
     """Return an array on bytes of a log. Pickles in checkpoints also name this function."""
     return np.ndarray(shape, dtype, data, order=order)
@@ -39,7 +44,7 @@ def array_of(data: Any, dtype: Any, shape: tuple[int, ...], order: Any) -> npt.N
 _ARRAYS: dict[type, Reduce] = {
     np.ndarray: _array_apart,
     SharedArray: _array_apart,  # loaded as a plain array
-    np.memmap: by_itself,  # its attribute, the file, cannot be pickled
+    np.memmap: _memmap_apart,
 }
 
 
