@@ -172,13 +172,19 @@ class Mine:
         self.flux = flux
     def __reduce__(self):
         return Mine, (self.flux.tolist(),)
-nbshare.register_type(Mine, lambda mine: (Mine, (mine.flux,)))
+def register():
+    nbshare.register_type(Mine, lambda mine: (Mine, (mine.flux,)))
+register()
 def kind(_, mine):
     return type(mine.flux).__name__, float(mine.flux.sum())
 shared = {"mine": Mine(np.ones(1000))}
 print(nbshare.parallel_map(kind, [0], shared=shared, out="list", progress=False))
+def twice(_, mine):
+    return Mine(2 * mine.flux)
+[mine] = nbshare.parallel_map(twice, [0], shared=shared, initializer=register, progress=False)
+print(kind(0, mine))
 """)
-    assert out == "[('ndarray', 1000.0)]\n"
+    assert out == "[('ndarray', 1000.0)]\n('ndarray', 2000.0)\n"
 
 
 def test_subclasses_are_left_to_pickle():

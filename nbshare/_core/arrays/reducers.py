@@ -107,8 +107,8 @@ def register_type(cls: type[T], reduce: Callable[[T], Any], /, *, subclasses: bo
     Notes
     -----
     This applies to arguments and results of nbshare's workers, and to `share`. Plain `pickle` does
-    not change. For results, the type must be registered in the worker too, so call this in the
-    module that defines the class.
+    not change. For results, the type must be registered in the worker too. Call this in the module
+    that defines the class, or in ``initializer=`` for a class of a notebook.
 
     nbshare registers subclasses of ndarray, masked arrays, memoryview, tensors and modules of
     PyTorch on the CPU, frames and series of polars (if pyarrow is installed), Arrow columns of
