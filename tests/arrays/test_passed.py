@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import importlib.util
 import random
 import sys
 
@@ -148,6 +149,28 @@ def test_a_task_sees_nothing_that_earlier_ones_wrote(n):
         for model in (Model(n), shared):
             tasks = [executor.submit(passed.count, (model, k)) for k in range(1, 5)]
             assert [task.result() for task in tasks] == [0] * 4
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_random_changes_of_libraries_reach_no_later_item(seed):
+    """Of tensors, sparse matrices, models and arrays of objects that several items have."""
+    chance = random.Random(seed)
+    table = passed.LIBRARIES
+    there = [kind for kind in table if importlib.util.find_spec(table[kind].package)]
+    kinds = chance.choices(there, k=8)
+    objs = [table[kind].make(chance.choice(SIZES)) for kind in kinds]
+    objs[:2] = nbshare.share(objs[:2])
+    before = [table[kind].value(obj) for kind, obj in zip(kinds, objs, strict=True)]
+    places = chance.choices(range(len(objs)), k=40)
+    items = [kinds[place] for place in places], [objs[place] for place in places]
+    options = {"max_workers": chance.choice([1, 2]), "out": "list"}
+    found = [parallel_map(passed.change, *items, **options)]
+    found += [parallel_map(passed.change, *map(iter, items), **options)]
+    found += [parallel_map(passed.change, *items, backend="serial", out="list")]
+    with nbshare.Executor(options["max_workers"]) as executor:
+        found += [[*executor.map(passed.change, *items)]]
+    assert found == [[before[place] for place in places]] * len(found)
+    assert [table[kind].value(obj) for kind, obj in zip(kinds, objs, strict=True)] == before
 
 
 @pytest.mark.parametrize("n", SIZES)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import ctypes
 import importlib.util
 import random
-from typing import Any, ClassVar
+from collections.abc import Callable
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -127,3 +128,84 @@ def sum_and_force_shared(_: int, obj: Any) -> list[float]:
 def sum_of(_: int, matrix: Any) -> float:
     """Return the sum of a sparse matrix, which sorts itself on the way."""
     return float((matrix.sqrt() if hasattr(matrix, "sqrt") else matrix).sum())
+
+
+# Objects of libraries, each with functions that return a value of it, and that change it.
+
+
+class Kind(NamedTuple):
+    """The package that an object is from, and what to do with it."""
+
+    package: str
+    make: Callable[[int], Any]
+    value: Callable[[Any], Any]
+    change: Callable[[Any], Any]
+
+
+def _module(n: int) -> Any:
+    return importlib.import_module("torch").nn.Linear(n, 1)
+
+
+def _matrix(n: int, form: str = "csr") -> Any:
+    sparse = importlib.import_module("scipy.sparse")
+    return sparse.coo_array((np.ones(n), (np.arange(n)[::-1], np.arange(n)))).asformat(form)
+
+
+def _regressor(n: int) -> Any:
+    linear = importlib.import_module("sklearn.linear_model")
+    return linear.SGDRegressor(random_state=0).partial_fit(np.ones((2, n)), [1, 2])
+
+
+def _change_objects(array: Any) -> None:
+    array[0].append(7)
+    array[1].counted(7)
+    array[2] = 7
+
+
+LIBRARIES = {
+    "tensor": Kind(
+        "torch",
+        lambda n: importlib.import_module("torch").ones(n),
+        lambda x: float(x.sum()),
+        lambda x: x.add_(7),
+    ),
+    "module": Kind(
+        "torch",
+        _module,
+        lambda x: float(x.weight.data.sum()),
+        lambda x: x.weight.data.fill_(7),
+    ),
+    "csr": Kind("scipy", _matrix, lambda x: x.sum(), lambda x: x.data.fill(7)),
+    "lil": Kind(
+        "scipy",
+        lambda n: _matrix(min(n, 100), "lil"),
+        lambda x: x.sum(),
+        lambda x: x.__setitem__((0, 0), 7),
+    ),
+    "density": Kind(
+        "scipy",
+        lambda n: importlib.import_module("scipy.stats").gaussian_kde(np.arange(1.0, n + 9)),
+        lambda x: x.dataset.sum(),
+        lambda x: x.dataset.fill(7),
+    ),
+    "regressor": Kind(
+        "sklearn",
+        _regressor,
+        lambda x: x.coef_.sum(),
+        lambda x: x.partial_fit(np.full((2, x.n_features_in_), 7), [7, 8]),
+    ),
+    "objects": Kind(
+        "numpy",
+        lambda n: np.array([[1.0], Model(n), None], object),
+        lambda x: (len(x[0]), x[1].buffer.sum(), x[2]),
+        _change_objects,
+    ),
+}
+
+
+def change(kind: str, obj: Any) -> Any:
+    """Return the value of an object, then change it."""
+    before = LIBRARIES[kind].value(obj)
+    LIBRARIES[kind].change(obj)
+    assert LIBRARIES[kind].value(obj) != before
+    return before
