@@ -17,5 +17,6 @@ Functions for workers
     prints; `duties` the contract of backends.
 Ask what came of it
     `outcomes` of calls; `contract` what each backend keeps; `ring_states` slots; `played` jobs for
-    the drawing code; `grids` of parameters; `costs`, by which cases wait for the release run.
+    the drawing code; `texts` that overlap in a figure; `grids` of parameters; `costs`, by which
+    cases wait for the release run.
 """

@@ -160,7 +160,7 @@ class LinePainter(Painter):
         bar: Any = figure.colorbar(ScalarMappable(Normalize(0, len(names) - 1), _HUES), **place)
         dress(bar.ax)
         bar.outline.set_visible(False)
-        bar.set_label(title)
+        bar.set_label(title, fontsize=points(10))
         write_names(bar.ax.yaxis, names)
 
     def _draw_key(self, names: list[str], title: str) -> None:

@@ -56,6 +56,7 @@ from nbshare._core.shapes.tiles import Mosaic, Tiles
 # each of several.
 _ALONE, _BESIDE = (760, 440), 300
 _PANEL_ROW = 210  # height of a row of panels of one plot
+_MOST_LARGER = 1.5  # how much higher these are for larger letters
 # Pixels of a single image: its height, the width of axis and colour bar, and the smallest width.
 _IMAGE, _AROUND, _LEAST_WIDTH = 370, 160, 440
 _MARGIN = 0.08  # inches
@@ -120,6 +121,7 @@ class LiveFigure:
         self._is_styled = not self._is_users or all(now[k] == default[k] for k in _STYLE)
         # The user's fonts are kept, because others may lack letters of a language.
         fonts = {k: now[k] for k in now if k.startswith("font.")}
+        fonts["font.size"] = points(10)
         look = _STYLE if self._is_users else ["default", fonts]
         self._style: Any = look if self._is_styled and not in_users_style else None
         self._n = 0
@@ -291,7 +293,9 @@ class LiveFigure:
             plots = [copy.copy(plot) for plot in plots]
             for plot in plots:
                 plot._coords = inputs._plot_coords
-        heights = [_ALONE[1]] if len(plots) == 1 else [_BESIDE] * math.ceil(len(plots) / 2)
+        large = max(1.0, points(1))  # the user's letters, in units of the usual ones
+        beside = round(_BESIDE * min(large, _MOST_LARGER))
+        heights = [_ALONE[1]] if len(plots) == 1 else [beside] * math.ceil(len(plots) / 2)
 
         def painters_in(places: list[FigureBase]) -> list[AnyPainter]:
             return [
@@ -302,12 +306,14 @@ class LiveFigure:
         self._painters = painters_in(self._make_figure(heights, columns=min(len(plots), 2)))
         width = _ALONE[0]
         if any(painter.n_rows for painter in self._painters):  # they draw panels
-            heights = [max(heights[0], _PANEL_ROW * painter.n_rows) for painter in self._painters]
+            row = round(_PANEL_ROW * min(large, _MOST_LARGER))
+            heights = [max(heights[0], row * painter.n_rows) for painter in self._painters]
             self.figure.set_size_inches(width / _DPI, sum(heights) / _DPI)
             if len(plots) > 1:  # panels have no room next to other plots
                 self._painters = painters_in(self._make_figure(heights, columns=1))
         elif len(plots) == 1 and (ratio := self._painters[0].ratio):
-            width = min(width, max(_LEAST_WIDTH, round(_IMAGE * ratio) + _AROUND))
+            needed = max(_LEAST_WIDTH * large, _IMAGE * ratio + _AROUND * large)
+            width = min(width, round(needed))
             self.figure.set_size_inches(width / _DPI, heights[0] / _DPI)
         self._n_axes = len(self.figure.axes)
         self._n_frames = 0
@@ -366,17 +372,22 @@ class LiveFigure:
 
     def _lay_out(self, *, final: bool) -> None:
         # Layout takes as long as drawing, and moves the axes. So it runs in frames 1, 4, 16, ...,
-        # in a last frame whose labels would be cut off, and for new axes of the user's function.
+        # for new axes of the user's function, and if labels of the last frame would be cut off.
         self._n_frames += 1
-        needed = self._n_frames & (self._n_frames - 1) == 0 and self._n_frames.bit_length() % 2 == 1
-        if final and self._n_frames > 1:
+        is_due = self._n_frames & (self._n_frames - 1) == 0 and self._n_frames.bit_length() % 2 == 1
+        is_due |= len(self.figure.axes) > self._n_axes
+        # Compressed, so that a colour bar stays next to its image, and both are centred.
+        name: Any = "constrained" if self.figure.subfigs else "compressed"
+        self.figure.set_layout_engine(name, w_pad=_MARGIN, h_pad=_MARGIN)
+        engine = cast(Any, self.figure.get_layout_engine())
+        if is_due:
+            engine.execute(self.figure)
+        if is_due or final:
             drawn, paper = self.figure.get_tightbbox(), self.figure.bbox_inches
-            needed = bool(np.any(drawn.min < paper.min) or np.any(drawn.max > paper.max))
-        if needed or len(self.figure.axes) > self._n_axes:
-            # Compressed, so that a colour bar stays next to its image, and both are centred.
-            engine: Any = "constrained" if self.figure.subfigs else "compressed"
-            self.figure.set_layout_engine(engine, w_pad=_MARGIN, h_pad=_MARGIN)
-            self.figure.get_layout_engine().execute(self.figure)  # type: ignore[union-attr]
+            if np.any(drawn.min < paper.min) or np.any(drawn.max > paper.max):
+                # With room for ticks that a layout adds, as it moves the axes.
+                engine.set(w_pad=3 * _MARGIN, h_pad=2 * _MARGIN)
+                engine.execute(self.figure)
         self.figure.set_layout_engine("none")
 
     def _final_png(self, n_values: int) -> bytes:

@@ -46,6 +46,7 @@ from nbshare._core.notebook.values import (
     points,
     refusal,
     remark_on,
+    room_of,
     wrapped,
     write_dates,
     write_label,
@@ -342,7 +343,7 @@ class ImagePainter(Painter):
     def ratio(self) -> float | None:
         """Width of the image for a height of 1, or None if it fills any place."""
         left, right, bottom, top = self._layout.extent
-        aspect = self._layout.aspect
+        aspect: Any = self._axes.get_aspect()
         return None if aspect == "auto" else abs((right - left) / (bottom - top)) / aspect
 
     def _place_axes(self) -> None:
@@ -359,6 +360,9 @@ class ImagePainter(Painter):
         is_small = isinstance(axes.figure, SubFigure) or not plot._is_keyed
         fills = is_small and not (self._is_stack or _is_to_scale(plot))
         axes.set_aspect("auto" if fills else layout.aspect)
+        letters = sum(len(name) + 2 for name in layout.x.names or ())
+        if not self._is_stack and letters > room_of(axes.xaxis):
+            axes.set_aspect("auto")  # because the names need the whole width
         write_label(axes.xaxis, layout.x.title(plot.xlabel, plot.xunit))
         write_label(axes.yaxis, layout.y.title(plot.ylabel, plot.yunit))
         layout.x.write(axes.xaxis)
@@ -380,7 +384,7 @@ class ImagePainter(Painter):
         axis = bar.ax.yaxis
         dress(bar.ax)
         bar.outline.set_visible(False)
-        bar.set_label(wrapped(self._value_name, self._axes.yaxis))
+        bar.set_label(wrapped(self._value_name, self._axes.yaxis), fontsize=points(10))
         if self._dtype.kind == "M":
             write_dates(axis, self._reader.zone)
         elif self._dtype.kind in "iu" and not self._has_cells and not self._is_log:

@@ -13,7 +13,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis, XAxis
 from matplotlib.dates import AutoDateLocator, ConciseDateFormatter, date2num
-from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator
+from matplotlib.ticker import AutoLocator, FixedLocator, FuncFormatter, MaxNLocator
 from numpy.typing import NDArray
 
 from nbshare._core.interrupts import uninterrupted
@@ -29,7 +29,11 @@ MAX_EXACT = 2**53  # larger integers are rounded by float64
 _WIDE, _TALL = 60, 40  # characters along an axis that Matplotlib's usual number of dates needs
 # Characters that fit below and next to a plot of this size in pixels.
 _ROOM, _WIDTH, _ROOM_BESIDE, _HEIGHT = 90, 760, 50, 440
+_ABOVE_AND_BELOW = 110  # pixels of title, ticks and label, which grow with the user's letters
 _MOST, _MOST_NAMES = 10, 12  # most ticks of an axis, and most names that are all written
+_MOST_POINTS = 18  # the largest letters
+_LETTER = 0.62  # width of a digit, in units of its height
+_LEAST_STEP = 5.0  # characters from a name to the next if these are turned by 30°
 _MOST_DECADES, _AT_THE_END = 4, 0.02  # limits of a linear scale
 _ROUNDING = 100 * np.finfo(float).eps  # largest relative difference of numbers that count as equal
 _LARGEST = 1e300  # beyond this, the arithmetic of axes overflows
@@ -129,6 +133,7 @@ class Painter(AnyPainter):
         self._is_log = plot.scale == "log" and self._dtype.kind != "M" and self.categories is None
         self._duration = unit_of(self._reader.longest_s) if self._dtype.kind == "m" else ""
         dress(axes)
+        axes.xaxis.set_major_locator(_RoomyLocator())
         axes.grid(visible=False)  # because the user's style may draw the grid above an image
 
     @property
@@ -389,13 +394,13 @@ def named(label: str, unit: str) -> str:
 
 def wrapped(label: str, axis: Axis) -> str:
     """Wrap a label into lines that fit along an axis."""
-    room = int(room_of(axis))
+    room = max(1, int(room_of(axis)))
     return textwrap.fill(label, room) if len(label) > room else label
 
 
 def write_label(axis: Axis, label: str) -> None:
     """Label an axis, in several lines if necessary."""
-    axis.set_label_text(wrapped(label, axis))
+    axis.set_label_text(wrapped(label, axis), fontsize=points(10))
 
 
 def room_of(axis: Axis) -> float:
@@ -406,6 +411,7 @@ def room_of(axis: Axis) -> float:
     if (aspect := axes.get_aspect()) != "auto":  # the axes may be smaller than their place
         slope = float(aspect) * axes.get_data_ratio()
         wide, tall = min(wide, tall / slope), min(tall, wide * slope)
+    tall = max(tall - _ABOVE_AND_BELOW * (points(1) - 1), tall / 4)
     room = _ROOM * wide / _WIDTH if isinstance(axis, XAxis) else _ROOM_BESIDE * tall / _HEIGHT
     return float(room / points(1))
 
@@ -423,9 +429,10 @@ def write_names(axis: Axis, names: list[str]) -> None:
             names = ["\n".join(textwrap.wrap(_cut(name, 3 * wide), wide)) for name in names]
         else:  # turned, in one line each
             names = [_cut(name, 32) for name in names]
-            axis.axes.tick_params(axis="x", labelrotation=30)
+            is_steep = room / len(names) < _LEAST_STEP
+            axis.axes.tick_params(axis="x", labelrotation=90 if is_steep else 30)
             for label in axis.get_ticklabels():
-                label.set(ha="right", rotation_mode="anchor")
+                label.set(ha="right", va="center" if is_steep else "top", rotation_mode="anchor")
     else:  # every k-th
         names = [_cut(name, 32) for name in names]
         fits_in = room // (2 + max(map(len, names))) if is_x else _MOST
@@ -445,6 +452,24 @@ def _cut(name: str, n: int) -> str:
 def whole_places(most: int | Literal["auto"] = "auto") -> MaxNLocator:
     """Return a locator of ticks at whole numbers only, by default as many as fit."""
     return MaxNLocator(most, integer=True, steps=[1, 2, 5, 10])
+
+
+class _RoomyLocator(AutoLocator):
+    """Chooses as many ticks of an x axis as have room for their labels."""
+
+    def __call__(self) -> Any:
+        """Return the places of the ticks."""
+        axis: Any = self.axis
+        ticks = super().__call__()
+        widest = max(map(len, axis.get_major_formatter().format_ticks(ticks)), default=1)
+        letter = _LETTER * points(9) * axis.axes.figure.dpi / 72  # pixels
+        most = int(axis.axes.bbox.width / (letter * (widest + 1)))
+        if most >= len(ticks) - 1:
+            return ticks
+        self.set_params(nbins=max(most, 1))
+        ticks = super().__call__()
+        self.set_params(nbins="auto")
+        return ticks
 
 
 def write_whole(axis: Axis) -> None:
@@ -472,17 +497,19 @@ def remark_on(n_odd: int, n_outside: int, n_missing: int = 0) -> str:
 
 
 def points(size: float) -> float:
-    """Scale a font size by the user's font size."""
-    return size / 10 * float(mpl.rcParams["font.size"])
+    """Scale a font size by the user's font size, as far as a plot has room for its letters."""
+    return size / 10 * min(float(mpl.rcParams["font.size"]), _MOST_POINTS)
 
 
 def dress(axes: Axes) -> None:
     """Draw all that surrounds the data in grey."""
     axes.set_facecolor("none")
-    axes.tick_params(which="both", color=TICKS, labelcolor=GREY, labelsize=points(9))
+    look: dict[str, Any] = {"labelcolor": GREY, "labelsize": points(9), "pad": points(3.5)}
+    axes.tick_params(which="both", color=TICKS, **look)
     axes.spines[:].set_color(FRAME)
-    for label in (axes.xaxis.label, axes.yaxis.label):
-        label.set_color(GREY)
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.label.set_color(GREY)
+        axis.get_offset_text().set_fontsize(points(9))
 
 
 def span(finite: Floats, is_robust: bool = False) -> tuple[float, float]:
