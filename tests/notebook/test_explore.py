@@ -16,7 +16,9 @@ MAPS = np.random.default_rng(1).random((6, 20, 30))
 @pytest.mark.parametrize(
     ("results", "options", "error", "message"),
     [
-        ([MAPS[0]], {}, TypeError, "these are of type list"),
+        ({"a": MAPS[0]}, {}, TypeError, "these are of type dict"),
+        ([{"a": MAPS[0]}], {}, TypeError, "these are of type dict"),
+        ([], {}, ValueError, "nothing to show"),
         (np.arange(5), {}, TypeError, "single values"),
         (MAPS[:0], {}, ValueError, "nothing to show"),
         (MAPS, {"axes": {"a": [1, 2], "b": [1, 2]}}, ValueError, "2 × 2 values"),
@@ -170,6 +172,40 @@ def test_the_parameters_of_a_grid_are_the_sliders(kind, monkeypatch):
     name = "a = 2, b = 1"
     assert view.name(4) == (f"{job.label}: {name}" if kind == "job" else name)
     assert view.pick(4)[1].tolist() == np.full((2, 3), 21).tolist()
+
+
+def ragged(n):
+    """Return rows of several lengths and images, with a gap and an empty one."""
+    if n == 0:
+        return None
+    return np.full((n, 2 * n) if n % 2 else n, 1.0 * n) if n < 6 else np.zeros(0)
+
+
+@pytest.mark.parametrize("kind", ["job", "results"])
+def test_results_of_several_shapes_are_shown_one_at_a_time(kind):
+    """Each in its own kind, and a missing or empty one as a sentence."""
+    job = nbshare.map_async(ragged, range(7), backend="threads", progress=False)
+    results = job.result()
+    view = ResultGrid(job if kind == "job" else finished(results), None, nbshare.LivePlot(), {})
+    assert view.first == 1
+    for item in (1, 2, 5, 4):
+        view.draw(item, sharp=False)
+        axes = view._figure.figure.axes[0]
+        shown = axes.lines[0].get_ydata() if item in (2, 4) else axes.images[0].get_array()
+        assert np.array_equal(shown, results[item])
+        assert axes.get_title("left").endswith(f"item {item}")
+    assert view.draw(0, sharp=False).title.endswith("No result")
+    assert "empty" in view.draw(6, sharp=False).title
+
+
+def test_results_of_several_shapes_have_one_scale():
+    results = [np.arange(n) * 1.0 for n in (3, 50, 8)]
+    view = ResultGrid(finished([*results, "text"]), None, nbshare.LivePlot(), {})
+    limits = set()
+    for item in range(3):
+        view.draw(item, sharp=False)
+        limits.add(view._figure.figure.axes[0].get_ylim())
+    assert len(limits) == 1
 
 
 def test_a_picture_names_its_item():

@@ -22,6 +22,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -103,8 +104,9 @@ def explore(
 
     Parameters
     ----------
-    results : array_like of shape (n, *shape), or Job
-        Results of `parallel_map`, or a job, which may still be running. See `Job.explore`.
+    results : array_like of shape (n, *shape), list of arrays, or Job
+        Results of `parallel_map`, or a job, which may still be running. See `Job.explore`. Results
+        in a list may have several shapes.
     kind : {"image", "line", "hist"}, optional
         The way to draw one result. Default: ``"image"`` for results of shape (H, W) or, in colour,
         (H, W, 3) or (H, W, 4), and ``"line"`` for one-dimensional results.
@@ -117,7 +119,7 @@ def explore(
     Raises
     ------
     TypeError
-        If the results are not an array, or are single numbers.
+        If the results are not arrays, or are single numbers.
     ValueError
         If there are no results, their shape does not fit `axes` or `kind`, or a value is not
         allowed.
@@ -153,13 +155,14 @@ def explore(
 
 def finished(results: Any) -> Any:
     """Wrap complete results with the attributes of a job."""
-    if not isinstance(results, np.ndarray):
+    if not isinstance(results, np.ndarray | list) or getattr(results, "ndim", 1) == 0:
         raise _no_array(f"of type {type(results).__name__}")
-    if not results.size:
-        raise ValueError(f"explore() has nothing to show: the array has shape {results.shape}")
-    n = len(np.atleast_1d(results))
-    missing = np.ma.getmaskarray(results).reshape(n, -1)
-    present = np.ones(n, bool) if missing.dtype.names else ~missing.all(axis=1)
+    if not len(results) or not getattr(results, "size", True):
+        raise ValueError(f"explore() has nothing to show: results of shape {np.shape(results)}")
+    present = np.ones(len(results), np.bool_)
+    if isinstance(results, np.ndarray) and not results.dtype.names:
+        present &= ~np.ma.getmaskarray(results).reshape(len(results), -1).all(axis=1)
+    n = len(present)
     job = SimpleNamespace(label="", state="done", n_items=n, _present=present)
     job.n_done = int(np.count_nonzero(present))
     job._partial, job.running = lambda: results, lambda: False
@@ -168,9 +171,13 @@ def finished(results: Any) -> Any:
 
 def _no_array(what: str) -> TypeError:
     return TypeError(
-        f"explore() needs one array of results, of shape (n, *shape), but these are {what}. "
-        "Return arrays of one shape, or pass numpy.stack of a part of each result."
+        f"explore() needs results that are arrays, but these are {what}. Pass "
+        "plot=LivePlot(value=...) with a function that returns an array of a result."
     )
+
+
+def _is_gap(result: Any) -> bool:
+    return result is None or result is np.ma.masked or isinstance(result, BaseException)
 
 
 class ResultGrid:
@@ -205,7 +212,9 @@ class ResultGrid:
     @property
     def first(self) -> int:
         """Index of the first result that has arrived, 0 if no result has."""
-        return int(np.argmax(self.source._present)) if self.source.n_done else 0
+        there = np.flatnonzero(self.source._present).tolist() if self.source.n_done else []
+        partial = self.source._partial()
+        return next((item for item in there if not _is_gap(partial[item])), 0)
 
     def name(self, item: int) -> str:
         """Return the title of a result: the job's name, and its place on the axes or its index."""
@@ -227,10 +236,10 @@ class ResultGrid:
         from nbshare._core.notebook.reading import unmasked
 
         partial, value = self.source._partial(), self._plot.value
-        if isinstance(partial, list):
-            raise _no_array("objects, or arrays of several shapes")
         result = unmasked(partial[item])
         shown = np.asarray(result if value is None else unmasked(value(result)))
+        if shown.dtype.kind == "O":
+            raise _no_array(f"of type {type(result).__name__}")
         is_image = shown.ndim == 2 or (shown.ndim == 3 and shown.shape[2] in (3, 4))
         if shown.ndim == 0:
             raise TypeError(
@@ -249,10 +258,12 @@ class ResultGrid:
         """Draw a result, on the scale of all results or its own, or a note that it is missing."""
         from nbshare._core.notebook.figure import ResultFigure  # loads matplotlib
 
-        if not self.has(item):
+        if not self.has(item) or _is_gap(self.source._partial()[item]):
             gone = "No result yet" if self.source.running() else "No result"
             return ResultFigure.blank(f"{self.name(item)}\n{gone}")
         kind, shown = self.pick(item)
+        if not shown.size:
+            return ResultFigure.blank(f"{self.name(item)}\nempty, of shape {shown.shape}")
         alike = kind, shown.shape, shown.dtype
         if self._drawn_like != alike:
             plot = copy.copy(self._plot)
@@ -272,7 +283,9 @@ class ResultGrid:
         if n_done != self._n_seen:
             there = np.flatnonzero(self.source._present)
             seen = there[:: math.ceil(len(there) / _MAX_SEEN)].tolist()
-            parts += [self.pick(i)[1] for i in seen]
+            for item in seen:
+                with suppress(TypeError, ValueError):  # of other results
+                    parts.append(self.pick(item)[1])
             self._n_seen = n_done
         if self._plot.limits is not None:
             numbers = [sampled(part.reshape(1, -1), _MAX_NUMBERS)[0] for part in parts]
