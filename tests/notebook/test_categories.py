@@ -66,6 +66,14 @@ def test_texts_are_counted_placed_and_coloured_by_their_names(make, first):
     assert len(set(colours)) == 3
 
 
+@pytest.mark.parametrize("make", [np.array, pd.Series, pd.Categorical, list])
+def test_rows_of_texts_are_categories(make):
+    rows = [make(["lo", "hi", "lo"]), make(["hi", "mid", "lo"])]
+    axes = drawn(rows, "hist").axes[0]
+    assert labels(axes.xaxis) == ["lo", "hi", "mid"]
+    assert axes.patches[0].get_data()[0].tolist() == [3, 2, 1]
+
+
 def test_texts_over_a_grid_are_an_image_and_none_is_a_gap():
     results = ["a", "b", None, "a", "a", "b"]
     axes = drawn(results, "image", grid(x=[1.0, 2.0], y=[1, 2, 3])).axes[0]

@@ -109,3 +109,10 @@ def test_items_without_a_place_leave_the_others_at_theirs(items, recwarn):
     assert axes.get_xlim() == pytest.approx((0.94, 4.06))
     assert texts(axes.xaxis) == ["1", "4"]
     assert not recwarn.list
+
+
+def test_an_image_of_items_with_names_is_one_row_with_the_names():
+    axes = axes_of(pd.Series(["a", "b", "c"], name="site"), "image")
+    assert texts(axes.xaxis) == ["a", "b", "c"]
+    assert axes.get_xlabel() == "site"
+    assert axes.images[0].get_array().shape == (1, 3)

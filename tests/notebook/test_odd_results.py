@@ -450,6 +450,31 @@ def test_times_of_a_day_are_durations_since_midnight(kind):
     assert cells.names == ["result (h)"]
 
 
+@pytest.mark.parametrize("year", ["-0500", "0000", "12000"])
+def test_a_date_that_matplotlib_has_not_is_refused_with_advice(year):
+    with pytest.raises(CannotDrawError, match=r"years 1 to 9999.*LivePlot\(value="):
+        axes_of(np.array([year, "2026"], "M8[Y]"))
+
+
+@pytest.mark.parametrize("hours", [5, 28, 47, 50, 24 * 45, 24 * 500])
+def test_dates_in_a_small_plot_cost_no_warning(hours, recwarn):
+    """Pink boxes in the notebook, of a locator that finds no interval for so few ticks."""
+    days = np.datetime64("2026-01-01T00", "h") + np.linspace(0, hours, 7).astype(int)
+    for kind in ("hist", "line"):
+        axes_of([{"day": day, **dict.fromkeys("abcdefg", 1.0)} for day in days], kind)
+    assert not recwarn.list
+
+
+@pytest.mark.parametrize("kind", ["line", "hist", "image"])
+def test_numbers_near_zero_cost_no_warning(kind, recwarn):
+    axes_of([5e-324, 0.0, 2e-323], kind)
+    assert not recwarn.list
+
+
+def test_an_empty_histogram_has_no_negative_numbers():
+    assert axes_of([np.nan, np.nan], "hist").get_ylim() == (0, 1)
+
+
 def test_a_number_that_is_too_large_for_a_plot_is_refused_with_advice():
     with pytest.raises(CannotDrawError, match="too large for float64"):
         axes_of([1, 10**400])

@@ -384,6 +384,7 @@ class HistPainter(Painter):
         write_label(axes.xaxis, self._name())
         write_label(axes.yaxis, f"number of {what}{of}")
         write_whole(axes.yaxis)
+        axes.set_ylim(0, 1)
         if self._is_log:
             axes.set_xscale("log")
         elif self._dtype.kind == "M":

@@ -73,6 +73,7 @@ _MAX_SIDE = 1024  # pixels per side, because a screen shows no more
 _SCREEN = 370, 600
 _MAX_COMBINED = 2**24  # most pixels of images that are combined first, then reduced to blocks
 _MAX_SCALARS = 2**16
+_MOST_IN_ROW = 50  # most items with names that are drawn in one row
 # Ratios of the sides, by whether units are the same. A longer image is a strip and fills its place.
 _MAX_RATIOS = {True: 4, False: 2}
 _MOST_HIDDEN = 0.5  # part of the range that means of blocks may hide without a remark
@@ -137,6 +138,8 @@ def choose_layout(
             y = of_sorted_axis(*coords[0]) if len(coords) > 1 else _NO_AXIS
             x = of_sorted_axis(*coords[-1])
             return ImageLayout(n, x, y, _aspect(plot, x, y), len(x.values))
+        if n <= _MOST_IN_ROW and (found := of_items(items, n)) is not None and found.names:
+            return ImageLayout(n, found, _NO_AXIS, _aspect(plot, found, _NO_AXIS), n)
         cells = min(n, _MAX_SCALARS)
         columns = math.ceil(math.sqrt(cells))
         step = columns * n / cells  # items of a row

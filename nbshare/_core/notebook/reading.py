@@ -135,6 +135,8 @@ class Reader:
         """Return a result as numbers, dates or durations of NumPy."""
         if isinstance(result, tuple | list | range):
             return self._row(result, result)
+        if getattr(getattr(result, "dtype", None), "kind", "") == "O" and np.ndim(result) == 1:
+            return self._row(result, np.asarray(result).tolist())
         are_texts = _is_text(result)
         if self._are_texts not in (None, are_texts):
             raise TypeError("texts and numbers")
@@ -149,10 +151,7 @@ class Reader:
             raise TypeError(f"of type {type(result).__name__}")
         if is_masked(result):
             self.n_missing += int(np.count_nonzero(result.mask))
-        array = unmasked(result)
-        if getattr(array, "dtype", np.dtype(float)).kind == "O" and np.ndim(array) == 1:
-            return self._row(result, np.asarray(array).tolist())
-        return array
+        return unmasked(result)
 
     def _row(self, result: Any, parts: Sequence[Any]) -> Any:
         """Return the parts of a result as a row. An error names the type of the result."""

@@ -36,7 +36,8 @@ _LETTER = 0.62  # width of a digit, in units of its height
 _LEAST_STEP = 5.0  # characters from a name to the next if these are turned by 30°
 _MOST_DECADES, _AT_THE_END = 4, 0.02  # limits of a linear scale
 _ROUNDING = 100 * np.finfo(float).eps  # largest relative difference of numbers that count as equal
-_LARGEST = 1e300  # beyond this, the arithmetic of axes overflows
+_LARGEST, _SMALLEST = 1e300, 1e-300  # ranges that the arithmetic of axes can represent
+_DATES = np.datetime64("0001-01-01"), np.datetime64("10000-01-01")  # those of Matplotlib
 
 # Lighter than the data, and readable on white and on the background of a dark theme.
 GREY, TICKS, FRAME = "#777777", "#999999", "#BBBBBB"
@@ -325,6 +326,8 @@ def read(plot: LivePlot, reader: Reader, partial: Any, items: NDArray[np.intp]) 
             raise refusal(plot, "too large for float64" if is_huge else str(error)) from None
     if part.dtype.kind not in "biufcMm":
         raise refusal(plot, f"arrays of dtype {part.dtype}")
+    if part.dtype.kind == "M" and ((part < _DATES[0]) | (part >= _DATES[1])).any():
+        raise refusal(plot, "dates outside of the years 1 to 9999")
     reader.longest_s = max(reader.longest_s, longest_s(part))
     return part
 
@@ -481,8 +484,10 @@ def write_dates(axis: Axis, zone: dt.tzinfo | None = None) -> None:
     """Format the numbers of an axis as dates in a time zone, or in UTC if there is none."""
     zone = zone or dt.UTC
     enough, each = (_WIDE, 10) if isinstance(axis, XAxis) else (_TALL, 4)
-    most = max(2, int(room_of(axis) / each))
-    few = {"minticks": min(most, 3), "maxticks": most} if most < enough / each else {}
+    most = max(3, int(room_of(axis) / each))
+    # With more ticks at least, no interval of the locator might give so few.
+    least = max(1, min((most - 1) // 2, 3))
+    few = {"minticks": least, "maxticks": most} if most < enough / each else {}
     locator: Any = AutoDateLocator(tz=zone, **few)  # type: ignore[no-untyped-call]
     formatter: Any = ConciseDateFormatter(locator, tz=zone)  # type: ignore[no-untyped-call]
     axis.set_major_locator(locator)
@@ -518,8 +523,9 @@ def span(finite: Floats, is_robust: bool = False) -> tuple[float, float]:
     low, high = np.percentile(finite, _ROBUST if is_robust else (0, 100)).tolist()
     if low == high:  # nearly all values are equal, so the range covers the others, too
         low, high = float(finite.min()), float(finite.max())
-    is_one = high - low <= _ROUNDING * max(abs(low), abs(high))
-    margin = (max(abs(low), abs(high)) / 10 or 0.5) if is_one else 0.0
+    largest = max(abs(low), abs(high))
+    is_one = high - low <= max(_ROUNDING * largest, _SMALLEST)
+    margin = (largest / 10 if largest > _SMALLEST else 0.5) if is_one else 0.0
     return low - margin, high + margin
 
 
