@@ -61,7 +61,7 @@ class RayHosts(Hosts):
         self._wakes: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._asked_at = -math.inf
         self._store = importlib.import_module("ray.experimental.internal_kv")
-        self._key = ""  # of the call in Ray's store
+        self._key = ""  # the key of the call in Ray's store
 
     def n_workers(self) -> int:
         """Return the number of CPUs of all nodes."""

@@ -284,7 +284,7 @@ class ResultGrid:
             there = np.flatnonzero(self.source._present)
             seen = there[:: math.ceil(len(there) / _MAX_SEEN)].tolist()
             for item in seen:
-                with suppress(TypeError, ValueError):  # of other results
+                with suppress(TypeError, ValueError):  # other results have another shape
                     parts.append(self.pick(item)[1])
             self._n_seen = n_done
         if self._plot.limits is not None:
