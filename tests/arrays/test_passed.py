@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import importlib.util
+import os
 import random
 import sys
 
@@ -14,6 +15,7 @@ import nbshare
 from nbshare import parallel_map
 from nbshare._core.memory import Segment, View
 from nbshare._core.system import processes, sections
+from nbshare._core.worker.process import Mappings
 from tests.support import passed
 from tests.support.passed import Model, arrays_in
 
@@ -309,6 +311,27 @@ def test_a_private_mapping_tells_what_was_written():
     assert view.is_written(299_000, 2_000)
     assert view.is_written(0, 4096) == unknown
     assert View(segment).root.max() == view.again().root.max() == 1
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no count of faults")
+def test_a_worker_looks_for_writes_only_after_page_faults_of_items(monkeypatch):
+    """Its own page faults do not count, because the look would take 15 ms per GB in each call."""
+    segment, _ = sent(1 << 20)
+    mappings = Mappings()
+    mappings.segment(os.dup(segment.fd), "c")
+    mappings.end_call()
+    looks, counts = [], iter([5, 5, 9, 9, 9, 10])
+    monkeypatch.setattr(processes, "n_faults", lambda: next(counts))
+    monkeypatch.setattr(View, "is_written", lambda *part: looks.append(part))
+    mappings.drop_written()
+    assert len(looks) == 1
+    with mappings.own_faults():  # from 5 to 9
+        pass
+    mappings.drop_written()
+    assert len(looks) == 1
+    mappings.drop_written()
+    mappings.drop_written()  # 10
+    assert len(looks) == 2
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no count of faults")

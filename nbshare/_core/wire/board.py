@@ -53,6 +53,7 @@ DREW_BITS, DREW_MOST = 22, (1 << 20) - 1
 HEADER_WORDS = 16
 RETURNED_PER_SLOT = 2  # a dead worker leaves one range, and returned ranges are claimed first
 LOOK_ITEMS = 4096  # number of items that are checked at once
+TOUCHED = 64 << 10  # bytes of a board that a worker maps at once
 
 # Words of a slot. Times are in ns of the monotonic clock, which all processes share.
 ITEM, ITEM_STOP, SINCE, CHUNK_START, CHUNK_STOP = range(5)
@@ -182,6 +183,10 @@ class Board:
     def place(self) -> tuple[int, int | None, int]:
         """The arguments with which a worker attaches the board to its segment."""
         return self.offset, None if self.is_open else self.n_items, self.n_slots
+
+    def touch(self) -> None:
+        """Map the first pages of memory, so that fewer writes to the board cause page faults."""
+        bytes(self._memory[: TOUCHED : mmap.PAGESIZE])
 
     # ------------------------------------------------------------------------ pages
 

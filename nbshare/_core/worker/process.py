@@ -21,7 +21,8 @@ import pickle
 import signal
 import sys
 import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -169,11 +170,18 @@ class Mappings:
         seen, self._seen = self._seen, []
         return are_gone(seen)
 
+    @contextmanager
+    def own_faults(self) -> Iterator[None]:
+        """Run a block whose page faults are no writes to private mappings."""
+        before = processes.n_faults()
+        yield
+        self._n_faults += processes.n_faults() - before
+
     def drop_written(self) -> None:
         """Drop private mappings of the last call that its items have written to."""
         before, self._n_faults = self._n_faults, processes.n_faults()
         if self._n_faults == before:  # writing to a page would have been a fault
-            return
+            return  # a check would take 15 ms per GB
         for key, segment in [*self._kept.items()]:
             if segment.mode == "c" and View(segment).is_written(0, segment.nbytes):
                 del self._kept[key]
@@ -212,7 +220,9 @@ def work_on(
     try:
         caller.order = order = CallOrder(*pickle.loads(packed))
         caller.state.restore(order.settings, order.n_threads)
-        board = Board(mappings.segment(fds[0], "r+"), *order.board)
+        with mappings.own_faults():
+            board = Board(mappings.segment(fds[0], "r+"), *order.board)
+            board.touch()
         inputs, rest = [], iter(fds[1:])
         for small, modes in order.inputs:
             inputs.append(inputs_of(small, mappings.inputs(islice(rest, len(modes)), modes)))
