@@ -1,15 +1,20 @@
-"""Errors of writes to read-only arrays come with advice, whoever raises them, and no others."""
+"""Errors come with advice if their cause is known, and others do not.
+
+The causes are writes to read-only arrays, and what only the calling process has registered.
+"""
 
 from __future__ import annotations
 
+import codecs
 import io
+import statistics
 import struct
 
 import numpy as np
 import pytest
 
 from nbshare import parallel_map
-from nbshare._core.wire.failures import READ_ONLY, describe
+from nbshare._core.wire.failures import READ_ONLY, REGISTERED, describe
 
 # As libraries say it: NumPy, Cython, SciPy, Numba (two), OpenCV, h5py, ctypes, CPython, xarray.
 TEXTS = [
@@ -89,3 +94,70 @@ def test_an_error_that_hides_its_cause_is_not_explained():
     with pytest.raises(KeyError) as caught:
         parallel_map(in_an_except, [np.zeros(10)])
     assert READ_ONLY not in caught.value.__notes__
+
+
+class Lazy:
+    """A class whose objects look up attributes themselves."""
+
+    @property
+    def missing(self):
+        """Fail, as the class has no such attribute."""
+        return self.hidden
+
+    def __getattr__(self, name):
+        raise AttributeError(name)
+
+
+@pytest.mark.parametrize(
+    ("function", "item"),
+    [
+        (lambda data: data.decode("ascii", "added"), b"\xf5"),
+        (lambda _: statistics.added, 0),
+        (lambda cls: cls.added, statistics.NormalDist),
+        (lambda normal: normal.added(), statistics.NormalDist()),
+    ],
+    ids=["error handler", "module", "class", "object"],
+)
+def test_what_is_registered_here_only_is_told(function, item, monkeypatch):
+    """What is added to a class of a library, such as an accessor, too."""
+    codecs.register_error("added", lambda error: ("?", error.end))
+    monkeypatch.setattr(statistics, "added", 1, raising=False)
+    monkeypatch.setattr(statistics.NormalDist, "added", abs, raising=False)
+    with pytest.raises((AttributeError, LookupError)) as caught:
+        parallel_map(function, [item])
+    assert caught.value.__notes__[-1] == REGISTERED
+
+
+@pytest.mark.parametrize("backend", [None, "serial"])
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda _: {}["key"],
+        lambda _: statistics.missing,
+        lambda _: statistics.NormalDist().missing,
+        lambda _: Lazy().missing,
+    ],
+    ids=["key", "module", "object", "lazy"],
+)
+def test_what_is_missing_here_too_is_not(function, backend):
+    with pytest.raises((AttributeError, KeyError)) as caught:
+        parallel_map(function, [0], backend=backend)
+    assert REGISTERED not in caught.value.__notes__
+
+
+# As libraries say it: Matplotlib, astropy, pint, codecs, and others.
+@pytest.mark.parametrize(
+    "text",
+    [
+        "'mine' is not a valid value for colormap",
+        "'myu' did not parse as unit: myu is not a valid unit",
+        "'dog_year' is not defined in the unit registry",
+        "unknown encoding: mine",
+        "no model is registered under the name 'mine'",
+    ],
+)
+def test_texts_of_registries_are_known(text):
+    """If a worker raised the error."""
+    failure = describe(ValueError(text), 0, "")
+    assert REGISTERED in failure.as_error("item 0", 1).__notes__
+    assert REGISTERED not in failure.as_error("item 0", None).__notes__

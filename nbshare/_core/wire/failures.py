@@ -18,7 +18,7 @@ import numpy as np
 
 from nbshare import errors
 from nbshare._core.arrays.remedies import IN_SHELL
-from nbshare._core.functions.modules import file_of, loaded, loader_of
+from nbshare._core.functions.modules import file_of, find_named, is_module, loaded, loader_of
 from nbshare._core.functions.pickling import dumps
 from nbshare._core.messages import cut, is_interrupt, is_ours, noted
 from nbshare._core.shapes.shaped import ShapedItems
@@ -47,6 +47,12 @@ _READ_ONLY = (
 _OF_FILES = (
     r"(?i)(read-?only|not writ(e)?able)[ -](\w+[ -])?(attribute|connection|database|file|mode"
     r"|property|replica|store|table|transaction)"
+)
+# Errors of lookups among names that programs register.
+_OF_REGISTERED = r"(?i)\bregist(er|ry)|unknown (error handler|encoding)|colormap|\bvalid unit"
+REGISTERED = (
+    "Workers do not have what the calling process has registered with a library, or added to its "
+    "classes and modules. Do the same in initializer=, or at the top of a worker file."
 )
 READ_ONLY = (
     "Arrays in shared= and among the items, also in lists, dicts and tables, are read-only in the "
@@ -95,6 +101,7 @@ class Failure(NamedTuple):
     traceback: str  # the worker's, without the engine's frames
     notes: list[str]  # notes on the exception, if its pickle omits them
     advice: str = ""  # the last note, if the cause decides it
+    lacking: tuple[str, str] | None = None  # a module and a qualified name that is not in it
 
     def as_error(self, name: str, worker: object) -> BaseException:
         """Return the exception to raise in the caller, with a note that names item and worker.
@@ -112,7 +119,16 @@ class Failure(NamedTuple):
         notes = [*self.notes, _note(self, where)]
         if not isinstance(error, BaseException) or not all(noted(error, note) for note in notes):
             error = _task_error(self, where)
+        if worker is not None and self._is_of_registered():
+            noted(error, REGISTERED)
         return error if self.advice and noted(error, self.advice) else explained(error)
+
+    def _is_of_registered(self) -> bool:
+        """Return whether a worker seems to lack what this process has registered or added."""
+        with suppress(Exception):  # descriptors and metaclasses may raise anything
+            if self.lacking is not None and find_named(*self.lacking) is not None:
+                return True
+        return re.search(_OF_REGISTERED, self.text) is not None
 
 
 class Death(NamedTuple):
@@ -184,7 +200,25 @@ def describe(error: BaseException, index: int, item: str, n: int = 200) -> Failu
         traceback="" if is_debugger else traceback_of(error, with_notes=pickled is None),
         notes=lost,
         advice=READ_ONLY if _is_of_read_only(error) else "",  # causes are not sent
+        lacking=_lacking(error),
     )
+
+
+def _lacking(error: BaseException) -> tuple[str, str] | None:
+    """Return the module and the qualified name of an attribute that a class or module lacks."""
+    if not issubclass(type(error), AttributeError):
+        return None
+    with suppress(Exception):  # likewise
+        owner, name = error.obj, error.name  # type: ignore[attr-defined]
+        if is_module(owner):
+            place = owner.__name__, name
+        else:
+            cls = owner if isinstance(owner, type) else type(owner)
+            if find_named(cls.__module__, cls.__qualname__) is not cls:
+                return None  # sent by value, with all of its attributes
+            place = cls.__module__, f"{cls.__qualname__}.{name}"
+        return place if name and find_named(*place) is None else None
+    return None
 
 
 def _is_of_debugger(error: BaseException) -> bool:
