@@ -94,23 +94,6 @@ def test_items_that_are_not_numbers_have_names(items, names):
     assert texts(axes_of(items).xaxis) == names
 
 
-@pytest.mark.parametrize(
-    "items",
-    [
-        pd.Series([1, None, 4], dtype="Int64"),
-        pd.Series([1.0, np.nan, 4.0]),
-        [1.0, np.inf, 4.0],
-        np.ma.masked_equal([1.0, 2.0, 4.0], 2.0),
-    ],
-)
-def test_items_without_a_place_leave_the_others_at_theirs(items, recwarn):
-    axes = axes_of(items)
-    assert axes.lines[0].get_xdata()[[0, 1]].tolist() in ([1, 4], [1, np.inf])
-    assert axes.get_xlim() == pytest.approx((0.94, 4.06))
-    assert texts(axes.xaxis) == ["1", "4"]
-    assert not recwarn.list
-
-
 def test_an_image_of_items_with_names_is_one_row_with_the_names():
     axes = axes_of(pd.Series(["a", "b", "c"], name="site"), "image")
     assert texts(axes.xaxis) == ["a", "b", "c"]

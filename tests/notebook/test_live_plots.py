@@ -1207,7 +1207,7 @@ def test_a_line_of_groups_has_their_keys_as_x():
     assert axes.get_xlabel() == "year"
     assert axes.lines[0].get_xdata().tolist() == [2001, 2005, 2010]
     axes = grid_axes(groups_of(table.groupby(["airport", "year"])), [3, 4, 5], "line")
-    assert axes.get_xlabel() == "item"
+    assert axes.get_xlabel() == "airport, year"
 
 
 def test_a_line_of_a_grid_has_its_values_as_x():

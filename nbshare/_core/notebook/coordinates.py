@@ -20,7 +20,6 @@ from nbshare._core.notebook.reading import (
     Reader,
     ResultAxis,
     described,
-    is_missing,
     is_number,
     is_place,
     names_of,
@@ -253,7 +252,7 @@ def cells_of(edges: Floats, n: int) -> NDArray[np.intp]:
 
 
 def _read(items: Any, n: int) -> tuple[NDArray[Any], Reader] | list[str] | None:
-    """Return the first n items as numbers or dates, or as names, or None. Some may be missing."""
+    """Return the first n items as finite numbers or dates, or as names, or None."""
     is_plain = isinstance(items, np.ndarray) and not (is_masked(items) or is_place(items))
     is_array = isinstance(items, range) or (is_plain and items.dtype.kind in "iufMm")
     listed = items if is_array else list(islice(iter(items), n))
@@ -263,19 +262,18 @@ def _read(items: Any, n: int) -> tuple[NDArray[Any], Reader] | list[str] | None:
     try:
         if is_array:
             values = np.asarray(items)[:n]
-        elif all(is_number(item) or is_place(item) or is_missing(item) for item in listed):
+        elif all(is_number(item) or is_place(item) for item in listed):
             values = reader.read(listed)
         else:
             return None
     except (TypeError, ValueError, CannotDrawError):
         return None
-    fits = values.shape == (n,) and values.dtype.kind in "iufMm" and np.isfinite(values).any()
+    fits = values.shape == (n,) and values.dtype.kind in "iufMm" and np.isfinite(values).all()
     return (values, reader) if fits else None
 
 
 def _unit_of(seconds: Floats) -> str:
     """Return the largest unit in which durations are integers, if they are not too large."""
-    seconds = seconds[np.isfinite(seconds)]
     longest = max(-seconds.min(), seconds.max())
     for unit, size in DURATIONS.items():
         if longest < _MOST_UNITS * size and np.allclose(seconds / size, np.round(seconds / size)):
