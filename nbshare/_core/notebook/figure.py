@@ -372,23 +372,29 @@ class LiveFigure:
 
     def _lay_out(self, *, final: bool) -> None:
         # Layout takes as long as drawing, and moves the axes. So it runs in frames 1, 4, 16, ...,
-        # for new axes of the user's function, and if labels of the last frame would be cut off.
+        # in a last frame whose labels would be cut off, and for new axes of the user's function.
         self._n_frames += 1
         is_due = self._n_frames & (self._n_frames - 1) == 0 and self._n_frames.bit_length() % 2 == 1
-        is_due |= len(self.figure.axes) > self._n_axes
+        if final and self._n_frames > 1:
+            is_due = self._is_cut
+        if is_due or len(self.figure.axes) > self._n_axes:
+            self._make_layout(1)
+            if self._is_cut:  # by ticks that the layout has added
+                self._make_layout(3)
+        self.figure.set_layout_engine("none")
+
+    @property
+    def _is_cut(self) -> bool:
+        """Whether a text reaches beyond the figure."""
+        drawn, paper = self.figure.get_tightbbox(), self.figure.bbox_inches
+        return bool(np.any(drawn.min < paper.min) or np.any(drawn.max > paper.max))
+
+    def _make_layout(self, margins: int) -> None:
         # Compressed, so that a colour bar stays next to its image, and both are centred.
         name: Any = "constrained" if self.figure.subfigs else "compressed"
-        self.figure.set_layout_engine(name, w_pad=_MARGIN, h_pad=_MARGIN)
-        engine = cast(Any, self.figure.get_layout_engine())
-        if is_due:
-            engine.execute(self.figure)
-        if is_due or final:
-            drawn, paper = self.figure.get_tightbbox(), self.figure.bbox_inches
-            if np.any(drawn.min < paper.min) or np.any(drawn.max > paper.max):
-                # With room for ticks that a layout adds, as it moves the axes.
-                engine.set(w_pad=3 * _MARGIN, h_pad=2 * _MARGIN)
-                engine.execute(self.figure)
-        self.figure.set_layout_engine("none")
+        margin = margins * _MARGIN
+        self.figure.set_layout_engine(name, w_pad=margin, h_pad=margin)
+        self.figure.get_layout_engine().execute(self.figure)  # type: ignore[union-attr]
 
     def _final_png(self, n_values: int) -> bytes:
         """Draw the last frame sharply, with fewer colours or pixels if its file would be large.
