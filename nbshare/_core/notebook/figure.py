@@ -11,7 +11,6 @@ import io
 import math
 import textwrap
 import threading
-from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from types import SimpleNamespace
@@ -20,11 +19,8 @@ from typing import Any, cast
 import matplotlib as mpl
 import matplotlib.style
 import numpy as np
-from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure, FigureBase
-from matplotlib.legend import Legend
-from matplotlib.text import Text
 from numpy.typing import NDArray
 from PIL import Image
 
@@ -34,6 +30,7 @@ from nbshare._core.notebook.charts import HistPainter, LinePainter, TrendPainter
 from nbshare._core.notebook.environment import Bundle, is_static
 from nbshare._core.notebook.image import ImagePainter, MosaicPainter
 from nbshare._core.notebook.live_plot import CannotDrawError, LivePlot, as_plots
+from nbshare._core.notebook.own import FunctionPainter
 from nbshare._core.notebook.panels import PanelsPainter, panels_of
 from nbshare._core.notebook.png import MAX_BYTES, encode, encode_moderately
 from nbshare._core.notebook.pointer import Cells, chunk_of, with_chunk
@@ -44,9 +41,7 @@ from nbshare._core.notebook.values import (
     TICKS,
     AnyPainter,
     OtherKindError,
-    dress,
     first_of,
-    named,
     points,
 )
 from nbshare._core.shapes.shaped import ShapedItems
@@ -461,48 +456,6 @@ class TilesPainter(LinePainter):
         return super().paint(tiles, present, final=final)
 
 
-class FunctionPainter(AnyPainter):
-    """Draws with the user's ``callable(ax, partial)`` or `LivePlot.draw`."""
-
-    def __init__(self, figure: Any, plot: LivePlot, *, is_styled: bool) -> None:
-        self._figure, self._plot, self._is_styled = figure, plot, is_styled
-        self._axes = plot.make_axes(figure)
-        self._own = _all_axes(self._axes)
-
-    def paint(self, partial: Any, present: NDArray[np.bool_], *, final: bool) -> tuple[int, str]:  # noqa: ARG002
-        """Clear the axes and call the function."""
-        for other in set(self._figure.axes).difference(self._own):
-            other.remove()
-        for axes in self._own:
-            axes.clear()
-            if self._is_styled:
-                dress(axes)
-        self._plot.draw(self._axes, _masked(partial) if isinstance(partial, list) else partial)
-        if isinstance(self._axes, Axes):
-            self._label(self._axes)
-        if self._is_styled and mpl.rcParams["text.color"] != GREY:
-            self._dress_drawn(mpl.rcParams["text.color"])
-        return int(np.count_nonzero(present)), "{}"
-
-    def _dress_drawn(self, default: Any) -> None:
-        """Colour texts that a function has drawn in the background, without the style."""
-        for axes in set(self._figure.axes).difference(self._own):
-            dress(axes)  # a colour bar's
-        for text in self._figure.findobj(Text):
-            if text.get_color() == default:
-                text.set_color(GREY)
-        for legend in self._figure.findobj(Legend):
-            legend.set_frame_on(False)
-
-    def _label(self, axes: Axes) -> None:
-        """Set labels of the plot that the function has not set."""
-        plot = self._plot
-        if not axes.get_xlabel():
-            axes.set_xlabel(named(plot.xlabel, plot.xunit))
-        if not axes.get_ylabel():
-            axes.set_ylabel(named(plot.label or plot.ylabel, plot.unit or plot.yunit))
-
-
 def _painter_of(
     figure: Any,
     plot: LivePlot,
@@ -556,24 +509,6 @@ def _without_others(partial: Any, present: NDArray[np.bool_]) -> Any:
     return partial
 
 
-def _masked(results: list[Any]) -> Any:
-    """Return numbers, or tuples of one length, as a masked array, and other results unchanged."""
-    places = [i for i, result in enumerate(results) if result is not MISSING]
-    there = [results[i] for i in places]
-    if not {*map(type, there)} <= {tuple, float, int, bool, complex}:
-        return results
-    try:
-        rows = np.asarray(there)
-    except ValueError:  # tuples of several lengths
-        return results
-    if rows.dtype.kind not in "biufc":
-        return results
-    whole = np.ma.zeros((len(results), *rows.shape[1:]), rows.dtype)
-    whole[:] = np.ma.masked
-    whole[places] = rows
-    return whole
-
-
 def _as_rows(partial: Mosaic) -> tuple[Any, NDArray[np.bool_]]:
     """Return the results of tiles as one array, and flags of its complete rows."""
     whole = partial.image()
@@ -600,13 +535,3 @@ def _rows_of(value: Any, plot: LivePlot) -> tuple[Any, NDArray[np.bool_]]:
     if plot.kind == "line" and plot.value is None and parts_of(value) is None and np.ndim(value):
         rows = np.asarray(unmasked(value))
     return rows, np.ones(len(rows), np.bool_)
-
-
-def _all_axes(made: Any) -> list[Axes]:
-    """Return the Axes that `LivePlot.make_axes` returned, as a list."""
-    axes = list(made.values() if isinstance(made, Mapping) else np.ravel(made))
-    if not axes or not all(isinstance(each, Axes) for each in axes):
-        raise TypeError(
-            f"LivePlot.make_axes must return Axes, or an array or dict of them, not {made!r}"
-        )
-    return axes

@@ -1,6 +1,7 @@
 """``plot="image"``, one image of the results so far, at the cost of the new ones only.
 
-`Raster` combines their values. This module adds places, colours, axes and keys.
+`Raster` combines their values, and `ImageLayout` has their places. This module adds colours, axes
+and keys.
 """
 
 from __future__ import annotations
@@ -9,8 +10,7 @@ import copy
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from typing import Any
 
 import matplotlib as mpl
 import numpy as np
@@ -21,15 +21,8 @@ from matplotlib.patches import Patch, Polygon
 from numpy.typing import NDArray
 
 from nbshare._core.interrupts import uninterrupted
-from nbshare._core.notebook.coordinates import (
-    Coordinates,
-    cells_of,
-    index,
-    of_items,
-    of_result,
-    of_sorted_axis,
-    of_users,
-)
+from nbshare._core.notebook.coordinates import Coordinates, cells_of
+from nbshare._core.notebook.layout import MAX_SIDE, choose_layout, is_to_scale
 from nbshare._core.notebook.live_plot import CannotDrawError, LivePlot
 from nbshare._core.notebook.png import N_MAP_COLOURS
 from nbshare._core.notebook.pointer import Along, Cells
@@ -68,141 +61,11 @@ _LEAST_SIGNED = 0.2  # smallest ratio of the extremes of both signs at which col
 _DIVERGING = {"PiYG", "PRGn", "BrBG", "PuOr", "RdGy", "RdBu", "RdYlBu", "RdYlGn", "Spectral"}
 _DIVERGING |= {"coolwarm", "bwr", "seismic", "berlin", "managua", "vanimo"}
 _FINE = 740, 1200  # pixels of an image at uneven coordinates, as in the last picture
-_MAX_SIDE = 1024  # pixels per side, because a screen shows no more
 # Rows and columns on the screen. Interpolation of more would average extreme values.
 _SCREEN = 370, 600
 _MAX_COMBINED = 2**24  # most pixels of images that are combined first, then reduced to blocks
-_MAX_SCALARS = 2**16
-_MOST_IN_ROW = 50  # most items with names that are drawn in one row
-# Ratios of the sides, by whether units are the same. A longer image is a strip and fills its place.
-_MAX_RATIOS = {True: 4, False: 2}
 _MOST_HIDDEN = 0.5  # part of the range that means of blocks may hide without a remark
 _MAX_SHARP = 600  # most pixels per side that the last frame shows as squares
-
-
-Extent: TypeAlias = tuple[float, float, float, float]
-_NO_AXIS = Coordinates(np.zeros(1), names=[""])
-
-
-@dataclass(frozen=True)
-class ImageLayout:
-    """How results of one shape become one image.
-
-    Attributes
-    ----------
-    n_cells
-        The number of cells that results are reduced to, each of consecutive items.
-    x, y
-        Places of the columns and rows.
-    aspect
-        Aspect of the axes.
-    columns
-        Number of cells in a row.
-    """
-
-    n_cells: int
-    x: Coordinates
-    y: Coordinates
-    aspect: float | Literal["auto"]
-    columns: int = 1
-
-    @property
-    def extent(self) -> Extent:
-        """Left, right, lower and upper edge, on the scales of the axes. The first row is on top."""
-        return (*self.x.ends, *self.y.ends[::-1])
-
-    @property
-    def outline(self) -> list[tuple[float, float]]:
-        """Corners of the area that the cells fill. The last row may have fewer cells."""
-        left, right, bottom, top = self.extent
-        n_rows = math.ceil(self.n_cells / self.columns)
-        n_last = self.n_cells - (n_rows - 1) * self.columns
-        x, y = left + (right - left) * n_last / self.columns, bottom + (top - bottom) / n_rows
-        return [(left, top), (right, top), (right, y), (x, y), (x, bottom), (left, bottom)]
-
-
-def choose_layout(
-    n: int, shape: tuple[int, ...], plot: LivePlot, items: Any, reader: Reader
-) -> ImageLayout:
-    """Choose the layout of n results of a shape. The reader knows their names and axes.
-
-    Raise CannotDrawError if there is no such layout.
-    """
-    coords = [*plot._coords.items()]
-    has_own = plot.x is not None, plot.y is not None
-    axes = reader.axes if len(reader.axes) == len(shape) else [None] * len(shape)
-    if len(shape) == 0:
-        if all(has_own):
-            return _of_numbers(n, plot)
-        if coords and not any(has_own):
-            y = of_sorted_axis(*coords[0]) if len(coords) > 1 else _NO_AXIS
-            x = of_sorted_axis(*coords[-1])
-            return ImageLayout(n, x, y, _aspect(plot, x, y), len(x.values))
-        if n <= _MOST_IN_ROW and (found := of_items(items, n)) is not None and found.names:
-            return ImageLayout(n, found, _NO_AXIS, _aspect(plot, found, _NO_AXIS), n)
-        cells = min(n, _MAX_SCALARS)
-        columns = math.ceil(math.sqrt(cells))
-        step = columns * n / cells  # items of a row
-        x = index(columns, "items, row by row", n / cells, n / cells / 2)
-        y = index(math.ceil(cells / columns), "", step, step / 2)
-        return ImageLayout(cells, x, y, _aspect(plot, x, y), columns)
-    if len(shape) == 1:
-        x = of_result(axes[0], shape[0], "element")
-        if plot.x is not None:
-            x = of_users("x", plot.x, shape[0], "element")
-        elif reader.names:
-            x = Coordinates(np.arange(float(shape[0])), names=[*reader.names])
-        y = index(n, "item")
-        if plot.y is not None:
-            y = of_users("y", plot.y, n, "item")
-        elif len(coords) == 1:
-            y = of_sorted_axis(*coords[0])
-        elif (found := of_items(items, n)) is not None and found.is_sorted:
-            y = found
-        return ImageLayout(min(n, _MAX_SIDE), x, y, _aspect(plot, x, y))
-    if len(shape) == 2 or (len(shape) == 3 and shape[2] in (3, 4)):
-        y, x = (of_result(*each) for each in zip(axes[:2], shape[:2], strict=True))
-        x = x if plot.x is None else of_users("x", plot.x, shape[1], "")
-        y = y if plot.y is None else of_users("y", plot.y, shape[0], "")
-        is_strip = max(shape[:2]) > _MAX_RATIOS[True] * min(shape[:2])
-        are_pixels = x.is_index and y.is_index and not is_strip
-        return ImageLayout(1, x, y, 1.0 if are_pixels else _aspect(plot, x, y))
-    raise CannotDrawError(
-        "plot='image' draws results that are numbers, rows (k,), images (H, W), colour images (H, "
-        f"W, 3 or 4), or volumes (D, H, W). The results have the shape {shape}. The run continues "
-        "without this plot. LivePlot(value=...) draws a part of each result."
-    )
-
-
-def _of_numbers(n: int, plot: LivePlot) -> ImageLayout:
-    """Return the layout of numbers at the user's coordinates."""
-    assert plot.x is not None
-    assert plot.y is not None
-    width, height = len(plot.x), len(plot.y)
-    if width * height != n:
-        raise CannotDrawError(
-            f"LivePlot(x=..., y=...) has {width} columns and {height} rows, which does not match "
-            f"{n} items. The run continues without this plot."
-        )
-    x, y = of_users("x", plot.x, width, "x"), of_users("y", plot.y, height, "y")
-    return ImageLayout(n, x, y, _aspect(plot, x, y), width)
-
-
-def _aspect(plot: LivePlot, x: Coordinates, y: Coordinates) -> float | Literal["auto"]:
-    """Return the aspect of the axes, or "auto" if the image fills its place.
-
-    Axes with the same unit have the same scale, as on a map in km. Otherwise pixels are squares.
-    """
-    is_same = _is_to_scale(plot) and x.is_log == y.is_log
-    units = abs((x.ends[1] - x.ends[0]) / (y.ends[1] - y.ends[0]))
-    ratio = units if is_same else len(x.values) / len(y.values)
-    is_strip = max(ratio, 1 / ratio) > _MAX_RATIOS[is_same]
-    return "auto" if is_strip else units / ratio
-
-
-def _is_to_scale(plot: LivePlot) -> bool:
-    """Whether the axes have the same unit."""
-    return plot.x is not None and plot.y is not None and plot.xunit == plot.yunit != ""
 
 
 class ImagePainter(Painter):
@@ -221,7 +84,7 @@ class ImagePainter(Painter):
         self._is_coloured = len(self._shape) == 3
         self._is_combined = self._is_stack and self._n > 1 and not self._is_coloured
         self._has_peaks = plot.reduction in ("min", "max")
-        most = _SCREEN[-len(self._shape) :] if self._has_peaks else (_MAX_SIDE, _MAX_SIDE)
+        most = _SCREEN[-len(self._shape) :] if self._has_peaks else (MAX_SIDE, MAX_SIDE)
         steps = [math.ceil(k / side) for k, side in zip(self._shape[:2], most, strict=False)]
         # Images are combined pixel by pixel if that needs no huge array.
         are_late = self._is_combined and math.prod(self._shape) <= _MAX_COMBINED
@@ -299,7 +162,7 @@ class ImagePainter(Painter):
             if self._blocks:
                 raise refusal(
                     self._plot,
-                    f"arrays of strings with more than {_MAX_SIDE} elements along an axis",
+                    f"arrays of strings with more than {MAX_SIDE} elements along an axis",
                 )
             self._plot = copy.copy(self._plot)
             self._plot.reduction = "last"
@@ -361,7 +224,7 @@ class ImagePainter(Painter):
         axes.set(xlim=(left, right), ylim=(top, bottom) if layout.y.is_index else (bottom, top))
         # Numbers and rows fill a small place, unless they are drawn to scale.
         is_small = isinstance(axes.figure, SubFigure) or not plot._is_keyed
-        fills = is_small and not (self._is_stack or _is_to_scale(plot))
+        fills = is_small and not (self._is_stack or is_to_scale(plot))
         axes.set_aspect("auto" if fills else layout.aspect)
         letters = sum(len(name) + 2 for name in layout.x.names or ())
         if not self._is_stack and letters > room_of(axes.xaxis):
