@@ -205,7 +205,8 @@ def test_news_of_a_long_block_with_large_results(dask_client, tmp_path, nbytes, 
 
 
 @pytest.mark.parametrize("are_hosts", [True, False], ids=["hosts", "one host"])
-def test_a_retired_dask_worker(tmp_path, are_hosts):
+@pytest.mark.parametrize("way", ["retired", "closed"])
+def test_a_retired_dask_worker(tmp_path, way, are_hosts):
     """Its items run again elsewhere, which is no retry. Nothing goes on there, or is left of it."""
     distributed = pytest.importorskip("distributed")
     with (
@@ -219,7 +220,12 @@ def test_a_retired_dask_worker(tmp_path, are_hosts):
         before, shared = client.run_on_scheduler(metadata_of), {"folder": str(tmp_path)}
         job = map_async(farm.stay_once, range(8), shared=shared, chunksize=1, backend=client)
         wait_until(lambda: job.n_done == 7 and (tmp_path / "stays").exists(), 60)
-        client.retire_workers([at for at, tasks in client.processing().items() if tasks])
+        (address,) = [at for at, tasks in client.processing().items() if tasks]
+        if way == "retired":
+            client.retire_workers([address])
+        else:  # as by Cluster.scale, or SIGTERM
+            nannies = {nanny.worker_address: nanny for nanny in local.workers.values()}
+            local.sync(nannies[address].close)
         assert job.result(60).tolist() == list(range(8))
         assert duties.noted(tmp_path / "ran") == list("012345677")
         assert sum(worker.n_retried for worker in job.stats) == 0

@@ -289,7 +289,7 @@ class OnDask(Place):
         if not others:
             return None
         events = await gather(*(scheduler.events(topic=worker) for _, worker in others))
-        are_retired = all(any(event.get("expected") for _, event in of) for of in events)
+        are_retired = all(any(_is_retirement(event) for _, event in of) for of in events)
         return Run(max(others)[0], b"retired" if are_retired else b"lost")
 
     def tell(self, place: int, message: Message) -> None:
@@ -330,6 +330,11 @@ class OnDask(Place):
         loop = self._worker.loop.asyncio_loop
         # Imported late, because only processes of Dask have loaded it.
         return import_module("asyncio").run_coroutine_threadsafe(coroutine, loop).result()
+
+
+def _is_retirement(event: Any) -> bool:
+    """Return whether an event says that a Dask worker is ended on purpose."""
+    return bool(event.get("expected")) or event.get("action") == "closing-worker"
 
 
 def key_of(client: str, call: str) -> str:
