@@ -49,7 +49,10 @@ _OF_FILES = (
     r"|property|replica|store|table|transaction)"
 )
 # Errors of lookups among names that programs register.
-_OF_REGISTERED = r"(?i)\bregist(er|ry)|unknown (error handler|encoding)|colormap|\bvalid unit"
+_OF_REGISTERED = (
+    r"(?i)unregistered|\bnot?\b.*\bregist(ered|ry)|unknown (error handler|encoding)|colormap"
+    r"|\bvalid unit"
+)
 REGISTERED = (
     "Workers do not have what the calling process has registered with a library, or added to its "
     "classes and modules. Do the same in initializer=, or at the top of a worker file."
