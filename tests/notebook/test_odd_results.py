@@ -20,7 +20,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import xarray as xr
-from matplotlib.dates import num2date
+from matplotlib.dates import date2num, num2date
 
 from nbshare import LivePlot, grid
 from nbshare._core.notebook import Display, frames
@@ -454,6 +454,13 @@ def test_times_of_a_day_are_durations_since_midnight(kind):
 def test_a_date_that_matplotlib_has_not_is_refused_with_advice(year):
     with pytest.raises(CannotDrawError, match=r"years 1 to 9999.*LivePlot\(value="):
         axes_of(np.array([year, "2026"], "M8[Y]"))
+
+
+@pytest.mark.parametrize("unit", ["D", "s", "ms", "us", "ns"])
+def test_dates_of_every_unit_are_drawn(unit):
+    dates = np.array(["1700-01-01", "2026-03-01", "2261-12-31", "NaT"], f"M8[{unit}]")
+    drawn = axes_of(dates).lines[0].get_ydata()
+    np.testing.assert_allclose(drawn, date2num(dates))
 
 
 @pytest.mark.parametrize("hours", [5, 28, 47, 50, 24 * 45, 24 * 500])

@@ -326,8 +326,10 @@ def read(plot: LivePlot, reader: Reader, partial: Any, items: NDArray[np.intp]) 
             raise refusal(plot, "too large for float64" if is_huge else str(error)) from None
     if part.dtype.kind not in "biufcMm":
         raise refusal(plot, f"arrays of dtype {part.dtype}")
-    if part.dtype.kind == "M" and ((part < _DATES[0]) | (part >= _DATES[1])).any():
-        raise refusal(plot, "dates outside of the years 1 to 9999")
+    if part.dtype.kind == "M":
+        days = part.astype("M8[D]")  # nanoseconds cannot represent these years
+        if ((days < _DATES[0]) | (days >= _DATES[1])).any():
+            raise refusal(plot, "dates outside of the years 1 to 9999")
     reader.longest_s = max(reader.longest_s, longest_s(part))
     return part
 
