@@ -66,6 +66,16 @@ def test_texts_are_counted_placed_and_coloured_by_their_names(make, first):
     assert len(set(colours)) == 3
 
 
+@pytest.mark.parametrize("kind", ["line", "image", "hist"])
+def test_columns_of_a_table_that_are_unlike_have_a_panel_each(kind):
+    tables = [
+        pd.DataFrame({"n": [i, 2 * i], "site": ["u", "v"], "day": [pd.Timestamp(2026, 3, 1)] * 2})
+        for i in range(4)
+    ]
+    titles = [axes.get_title("left") for axes in drawn(tables, kind).axes]
+    assert [title for title in titles if title] == ["n", "site", "day"]
+
+
 @pytest.mark.parametrize("make", [np.array, pd.Series, pd.Categorical, list])
 def test_rows_of_texts_are_categories(make):
     rows = [make(["lo", "hi", "lo"]), make(["hi", "mid", "lo"])]

@@ -320,7 +320,12 @@ def named_parts(result: Any) -> Mapping[Any, Any] | None:
         return {f.name: getattr(result, f.name) for f in dataclasses.fields(result)}
     if names := getattr(getattr(result, "dtype", None), "names", None):
         return {name: result[name] for name in names}
-    if hasattr(result, "iloc") and getattr(result, "ndim", 0) == 1:
+    if hasattr(result, "iloc") and result.ndim == 2:
+        kinds = {dtype.kind for dtype in result.dtypes}
+        are_alike = kinds <= set("biufc") or (len(kinds) == 1 and "O" not in kinds)
+        columns = {str(name): result.iloc[:, k] for k, name in enumerate(result.columns)}
+        return None if are_alike else columns
+    if hasattr(result, "iloc"):
         index = list(result.index[: _MAX_NAMES + 1])
         if index and len(index) <= _MAX_NAMES and all(isinstance(name, str) for name in index):
             return dict(zip(index, result.tolist(), strict=True))
