@@ -296,7 +296,8 @@ class OnDask(Place):
         """Log messages that were not sent yet as an event, unless they are large."""
         self._untold.append(message)
         if kind_of(message) == b"reply" and sum(map(len, self._untold)) <= TOLD_BYTES:
-            told = self.number, place + 1 - len(self._untold), b"".join(self._untold)
+            first = place + 1 - len(self._untold)
+            told = self._call, self.number, first, b"".join(self._untold)
             self._worker.log_event(f"nbshare-{self._client}", told)
             self._untold.clear()
 

@@ -41,7 +41,6 @@ class DaskHosts(ExecutorHosts):
         self._seen_at = math.inf  # time when there was a worker. A new cluster may have none yet
         self._asked_at = -math.inf
         self._inputs: list[Any] = []  # futures of the inputs
-        self._numbers: list[int] = []
         self.check()
         client.subscribe_topic(f"nbshare-{self.boot.name}", _hear)
 
@@ -79,8 +78,7 @@ class DaskHosts(ExecutorHosts):
 
     def submit(self, number: int, task: Carry, *args: Any) -> None:
         """Submit a task to any worker."""
-        _inboxes[number] = self._news
-        self._numbers.append(number)
+        _inboxes[args[2]] = self._news
         super().submit(number, task, *args)
 
     def _start(self, *task: Any) -> Any:
@@ -118,8 +116,7 @@ class DaskHosts(ExecutorHosts):
 
     def close(self, call: str) -> None:
         """Drop all tasks and the inputs."""
-        for number in self._numbers:
-            _inboxes.pop(number, None)
+        _inboxes.pop(call, None)
         super().close(call)
         for piece in filter(None, self._inputs):
             piece.release()
@@ -138,13 +135,13 @@ async def _scattered(client: Any, piece: Any) -> Any:
     return (await client.scatter([piece], hash=False, asynchronous=True))[0]
 
 
-_inboxes: dict[int, Any] = {}  # by task of Dask
+_inboxes: dict[str, Any] = {}  # by call
 
 
 def _hear(event: Any) -> None:
     """Receive messages that a worker of Dask has logged as an event."""
-    number, first, messages = event[1]
-    if (inbox := _inboxes.get(number)) is not None:
+    call, number, first, messages = event[1]
+    if (inbox := _inboxes.get(call)) is not None:
         inbox.put((number, first, messages_in(messages), None))
 
 
