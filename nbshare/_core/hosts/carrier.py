@@ -131,6 +131,7 @@ def _carried(
                         lost = ConnectionError("the cluster has lost the result of a task")
                         yield from _ended_as(before, b"error", pickle.dumps(lost))
                         return
+                    place.check()  # another worker has the task if this one was retired meanwhile
                     has_begun = True
                     yield packed(b"host", name.encode())
                     send(sock, b"go")
