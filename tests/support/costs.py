@@ -23,7 +23,7 @@ import pytest
 T = TypeVar("T")
 
 FILE = Path(__file__).resolve().parents[1] / "costs.json"
-CHEAP, FEW, DEAR = 0.5, 2, 2.5
+CHEAP, FEW, DEAR = 0.5, 2, 4.0
 CORE = 1.0  # what a function may cost on the other Pythons
 DEALT = 3  # of these Pythons, one has each function that is not cheap
 BUDGET = 3600.0  # of the default run
