@@ -227,16 +227,16 @@ def test_it_outlives_the_thread_that_used_it_first(cold):
 def test_many_interrupts(cold):
     """Whenever Ctrl-C comes, the next executor works, and no thread or descriptor is left."""
     rng = random.Random(3)
-    seen = []
+    _use()
+    nbshare.shutdown()
+    n_open = len(os.listdir("/proc/self/fd"))
     for _ in range(10):
         with pytest.raises(KeyboardInterrupt):
             _be_interrupted(rng.uniform(0.0001, 0.03))
-        with Executor(2) as executor:
-            assert list(executor.map(abs, range(20))) == list(range(20))
+        _use()
         wait_until(lambda: _n_executor_threads() == 0)
-        seen.append(len(os.listdir("/proc/self/fd")))
-    # The dispatcher's thread may still free what the last call had.
-    wait_until(lambda: len(os.listdir("/proc/self/fd")) <= max(seen[:5]))
+    nbshare.shutdown()
+    wait_until(lambda: len(os.listdir("/proc/self/fd")) <= n_open)
 
 
 def test_an_interrupt_at_any_moment_of_submit(executor):
@@ -264,6 +264,11 @@ def _be_interrupted(delay_s):
         for future in futures.as_completed(queued):
             future.result()
         time.sleep(SHORT_S)  # until it comes
+
+
+def _use():
+    with Executor(2) as executor:
+        assert list(executor.map(abs, range(20))) == list(range(20))
 
 
 def _n_executor_threads():
