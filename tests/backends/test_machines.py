@@ -72,7 +72,7 @@ def test_inputs_cross_the_cable_once_to_each_machine(start_dask, n_each, tmp_pat
 
 
 @pytest.mark.parametrize(
-    ("two_machines", "n_copies"), [(1, 1), (2, 1), (8, 2)], indirect=["two_machines"]
+    ("two_machines", "n_copies"), [(1, 1), (2, 2), (8, 2)], indirect=["two_machines"]
 )
 def test_an_executor_s_inputs_cross_the_cable_once_to_each_machine(
     two_machines, n_copies, tmp_path

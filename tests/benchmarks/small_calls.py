@@ -22,11 +22,12 @@ from pathlib import Path
 from typing import Any
 
 STEPS = """
-mapping.check_call options.checked_request functions.reference.bind_arguments
-wire.context.current_context source.changes.warn_of_changes mapping.prepared
+entries.mapping.check_call arguments.options.checked_request functions.reference.bind_arguments
+wire.context.current_context source.changes.warn_of_changes entries.mapping.prepared
 engine.preparing.prepare engine.preparing.pack_fixed wire.board.Board.create
-notebook.open_display job.Job._start engine.call.Call.start job.Job._tick engine.call.Call.wait
-job.Job._outcome executor.Executor.submit engine.tasks.TaskQueue.put
+notebook.open_display jobs.job.Job._start engine.call.Call.start jobs.job.Job._tick
+engine.call.Call.wait
+jobs.job.Job._outcome entries.executor.Executor.submit engine.tasks.TaskQueue.put
 engine.tasks.TaskQueue._resolve engine.tasks.TaskQueue._give_out engine.tasks.TaskQueue._join
 engine.dispatcher.Dispatcher._attend engine.dispatcher.Dispatcher.is_current
 engine.dispatcher.Dispatcher.notify system.posix.FdWaiter.wait

@@ -253,6 +253,7 @@ class Machines(Executor):
     """Several machines as one executor, which gives each task to the one with least to do."""
 
     def __init__(self, n, n_each):
+        _remove_left_switches()
         for command in (
             f"ip link add {SWITCH} type bridge",
             f"ip addr add {ADDRESS.format(1)}/24 dev {SWITCH}",
@@ -272,6 +273,17 @@ class Machines(Executor):
         for machine in self.machines:
             machine.shutdown()
         subprocess.run(["ip", "link", "del", SWITCH], check=True)
+
+
+def _remove_left_switches():
+    """Remove those of runs that were killed, and of a test that failed while it began.
+
+    Another one may have the same addresses.
+    """
+    for link in os.listdir("/sys/class/net"):
+        pid = link.removeprefix("nbs")
+        if link == SWITCH or (pid != link and pid.isdigit() and not os.path.exists(f"/proc/{pid}")):
+            subprocess.run(["ip", "link", "del", link], check=True)
 
 
 def serve_dask(address, n, folder):
