@@ -178,14 +178,17 @@ def _names_one(advice: str, known: Iterable[str]) -> bool:
 def misfit(func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
     """Return the mistake in the arguments of a public call, or "" if they fit."""
     signature = inspect.signature(func)
+    parameters = [*signature.parameters.values()]
+    unnamed = [p.name for p in parameters if p.kind is p.POSITIONAL_ONLY and p.default is p.empty]
     try:
-        signature.bind(*args, **kwargs)
+        bound = signature.bind(*args, **kwargs).arguments
     except TypeError:
         pass
     else:
-        return ""
+        if bound.keys() >= {*unnamed}:  # Python 3.13.0 takes them by name if there is a **kwargs
+            return ""
     name = func.__qualname__.removesuffix(".__init__")
-    parameters = [p for p in signature.parameters.values() if p.name != "self"]
+    parameters = [p for p in parameters if p.name != "self"]
     n_given = len(args) - (len(signature.parameters) - len(parameters))
     return next(_misfits(name, parameters, n_given, kwargs), "")
 
