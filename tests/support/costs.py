@@ -23,7 +23,7 @@ import pytest
 T = TypeVar("T")
 
 FILE = Path(__file__).resolve().parents[1] / "costs.json"
-CHEAP, FEW, DEAR = 0.5, 2, 4.0
+CHEAP, DEAR = 0.5, 4.0
 CORE = 1.0  # what a function may cost on the other Pythons
 DEALT = 3  # of these Pythons, one has each function that is not cheap
 BUDGET = 3600.0  # of the default run
@@ -64,12 +64,12 @@ def save(costs: Costs) -> None:
 def chosen(cases: Sequence[T], cost: float, firsts: Sequence[T]) -> Sequence[T]:
     """Return the cases of a function that the default run has.
 
-    All cases of a cheap function, and few of others. Of a dear one there is none, but one if it
-    stands for a mechanism that nothing cheaper shows.
+    All cases of a cheap function, and one of others. Of a dear one there is none, unless it stands
+    for a mechanism that nothing cheaper shows.
     """
     if cost < CHEAP:
         return cases
-    return spread(cases, FEW) if cost < DEAR else firsts[:1]
+    return (firsts if cost >= DEAR else firsts or cases)[:1]
 
 
 def spread(cases: Sequence[T], n: int) -> Sequence[T]:
