@@ -18,7 +18,7 @@ REFUSED = [
     ({"reduce": sum}, REDUCE),
     ({"reduce": np.sum}, REDUCE),
     ({"reduce": np.mean}, REDUCE),
-    ({"reduce": np.concatenate}, REDUCE),
+    ({"reduce": np.stack}, REDUCE),
     ({"reduce": len}, REDUCE),
     ({"reduce": math.fsum}, REDUCE),
     ({"reduce": statistics.mean}, REDUCE),
