@@ -177,7 +177,9 @@ def _no_array(what: str) -> TypeError:
 
 
 def _is_gap(result: Any) -> bool:
-    return result is None or result is np.ma.masked or isinstance(result, BaseException)
+    from nbshare._core.notebook.reading import is_missing
+
+    return is_missing(result) or isinstance(result, BaseException)
 
 
 class ResultGrid:

@@ -289,7 +289,7 @@ class LiveFigure:
             for plot in plots:
                 plot._coords = inputs._plot_coords
         large = max(1.0, points(1))  # the user's letters, in units of the usual ones
-        beside = round(_BESIDE * min(large, _MOST_LARGER))
+        beside, row = (round(size * min(large, _MOST_LARGER)) for size in (_BESIDE, _PANEL_ROW))
         heights = [_ALONE[1]] if len(plots) == 1 else [beside] * math.ceil(len(plots) / 2)
 
         def painters_in(places: list[FigureBase]) -> list[AnyPainter]:
@@ -301,7 +301,6 @@ class LiveFigure:
         self._painters = painters_in(self._make_figure(heights, columns=min(len(plots), 2)))
         width = _ALONE[0]
         if any(painter.n_rows for painter in self._painters):  # they draw panels
-            row = round(_PANEL_ROW * min(large, _MOST_LARGER))
             heights = [max(heights[0], row * painter.n_rows) for painter in self._painters]
             self.figure.set_size_inches(width / _DPI, sum(heights) / _DPI)
             if len(plots) > 1:  # panels have no room next to other plots
