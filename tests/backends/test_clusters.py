@@ -207,7 +207,7 @@ def test_news_of_a_long_block_with_large_results(dask_client, tmp_path, nbytes, 
 @pytest.mark.parametrize("are_hosts", [True, False], ids=["hosts", "one host"])
 @pytest.mark.parametrize("way", ["retired", "closed"])
 def test_a_retired_dask_worker(tmp_path, way, are_hosts):
-    """Its items run again elsewhere, which is no retry. Nothing goes on there, or is left of it."""
+    """Its items run again elsewhere without counting as retries. It leaves no process or note."""
     distributed = pytest.importorskip("distributed")
     with (
         distributed.LocalCluster(
