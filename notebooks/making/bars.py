@@ -21,6 +21,11 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 
 ROOT = Path(__file__).resolve().parent.parent.parent
+sys.path.insert(0, str(ROOT / "tests" / "benchmarks"))
+
+from picture import GREY, ON_ANY_PAGE  # noqa: E402 - in that folder
+from report import Report, seconds  # noqa: E402
+
 README = ROOT / "README.md"
 WHOLE = ROOT / "tests" / "benchmarks" / "README.md"
 PICTURE = ROOT / "notebooks" / "images" / "bars.png"
@@ -51,15 +56,11 @@ ROWS = (
 )
 OTHERS = ("loop", "threads", "joblib", "Executor", "Dask")
 SLOWER, FASTER = "#0072B2", "#D55E00"
-GREY = "#757575"  # to be read in light and in dark
 CLEARLY_FASTER = 0.9  # times nbshare's time
 
 
 def measured(file: Path) -> str:
     """Return the lines of the table, without its head."""
-    sys.path.insert(0, str(ROOT / "tests" / "benchmarks"))
-    from report import Report, seconds
-
     rows = sorted(Report.load(file).rows(), key=lambda row: list(TITLES).index(row.title))
     titles = [row.title for row in rows]
     lines = []
@@ -98,9 +99,8 @@ def times(readme: str) -> dict[str, dict[str, str]]:
 
 def draw(rows: dict[str, dict[str, str]], path: Path) -> None:
     """Draw one panel for each row: how many times as long as nbshare each library takes."""
-    mpl.rcParams.update({f"{what}.color": GREY for what in ("text", "xtick", "ytick")})
-    mpl.rcParams.update({"axes.labelcolor": GREY, "axes.edgecolor": GREY, "axes.facecolor": "none"})
-    figure = Figure((8, 4.6), dpi=160, facecolor="none", layout="constrained")
+    mpl.rcParams.update(ON_ANY_PAGE)
+    figure = Figure((8, 4.6), dpi=160, layout="constrained")
     for ax, title in zip(figure.subplots(2, 2, sharex=True).flat, ROWS, strict=True):
         cells = rows[title]
         values = [float(cells[name].strip("*")) for name in OTHERS]

@@ -20,7 +20,9 @@ import sys
 import tempfile
 from pathlib import Path
 
+import matplotlib as mpl
 import nbformat
+from bars import ON_ANY_PAGE
 from nbclient import NotebookClient
 from PIL import Image
 from render import reference
@@ -29,8 +31,7 @@ from nbshare.__main__ import main as nbshare_command
 from nbshare._core.notebook.png import in_palette
 
 FOLDER = Path(__file__).resolve().parent.parent
-README_PICTURE = FOLDER / "images" / "horizon.png"
-README_PICTURE_BYTES = 290_000
+README_PICTURE = FOLDER / "images" / "horizon.webp"
 PICTURE_BYTES = 400_000  # of each picture in a notebook: sharp, and in all colours
 
 
@@ -85,13 +86,14 @@ def shrink(png: bytes, limit: int) -> bytes:
 
 
 def draw_readme_picture() -> None:
-    """Draw the demo's picture, small enough for a README."""
+    """Draw the demo's picture, small and legible on any page."""
     with tempfile.TemporaryDirectory() as folder:
         picture = Path(folder) / "picture.png"
-        if nbshare_command(["demo", "--out", str(picture)]) != 0:
+        with mpl.rc_context(ON_ANY_PAGE):
+            status = nbshare_command(["demo", "--out", str(picture)])
+        if status != 0:
             sys.exit("the demo failed: the picture is as it was")
-        README_PICTURE.parent.mkdir(exist_ok=True)
-        README_PICTURE.write_bytes(shrink(picture.read_bytes(), README_PICTURE_BYTES))
+        Image.open(picture).save(README_PICTURE, quality=90)
 
 
 def write_reference() -> None:

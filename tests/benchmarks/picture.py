@@ -11,20 +11,29 @@ from matplotlib.figure import Figure
 from PIL import Image
 from report import NO_PEERS, Report
 
-# Okabe and Ito's colours, which everybody can tell apart. Shapes tell apart those that share a
-# colour.
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+from nbshare._core.notebook.png import in_palette
+
+# Okabe and Ito's colours, which everybody can tell apart, but black, which dark pages hide. Shapes
+# tell apart those that share a colour.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8C6BB1")
+GREY = "#757575"  # legible on white and on dark pages
 SHAPES = ("o", "s", "^", "D", "v", "P", "X")
 AXES = {
     "items": ("number of tiny items", "time of a call (s)"),
     "bytes": ("bytes of the array that all items read", "start and first call (s)"),
     "workers": ("workers", "start and first call (s)"),
 }
+ON_ANY_PAGE = {
+    "figure.facecolor": "none",
+    "axes.facecolor": "none",
+    **{f"{part}.color": GREY for part in ("text", "xtick", "ytick")},
+    **{f"axes.{part}color": GREY for part in ("label", "edge", "title")},
+}
 STYLE = {
+    **ON_ANY_PAGE,
     "font.size": 8,
     "axes.spines.top": False,
     "axes.spines.right": False,
-    "svg.fonttype": "none",
 }
 
 
@@ -37,8 +46,8 @@ def styles(report: Report) -> dict[str, dict]:
         for i, name in enumerate(names)
     }
     return found | {
-        "loop": {"color": "#555555", "marker": "o", "markerfacecolor": "white"},
-        "limit": {"color": "#555555", "marker": "|"},
+        "loop": {"color": GREY, "marker": "o", "markerfacecolor": "none"},
+        "limit": {"color": GREY, "marker": "|"},
     }
 
 
@@ -48,7 +57,7 @@ def draw(report: Report, path: Path):
     axes = [axis for axis in AXES if report.curves(axis)]
     heights = [0.5 + 0.5 * len(rows)] * bool(rows) + [2.4] * bool(axes)
     with mpl.rc_context(STYLE):
-        figure = Figure((8, sum(heights)), dpi=160, facecolor="white", layout="constrained")
+        figure = Figure((8, sum(heights)), dpi=160, layout="constrained")
         parts = figure.subfigures(len(heights), 1, height_ratios=heights, squeeze=False).flat
         if rows:
             draw_race(parts[0].subplots(), rows, look)
@@ -60,7 +69,7 @@ def draw(report: Report, path: Path):
                 panels[0].legend(frameon=False)
         raw = io.BytesIO()
         figure.savefig(raw, format="png")
-    Image.open(raw).convert("RGB").quantize(64, dither=Image.Dither.NONE).save(path, optimize=True)
+    in_palette(Image.open(raw)).save(path, optimize=True)
 
 
 def draw_race(ax, rows, look):
@@ -68,7 +77,7 @@ def draw_race(ax, rows, look):
     names = list(look)
     for y, row in enumerate(reversed(rows)):
         if y % 2:
-            ax.axhspan(y - 0.5, y + 0.5, color="#f2f2f2", zorder=0)
+            ax.axhspan(y - 0.5, y + 0.5, color=GREY, alpha=0.12, linewidth=0, zorder=0)
         for name in set(row.times) & set(look):
             ratio = row.ratio(name, row.unit)
             if ratio:
