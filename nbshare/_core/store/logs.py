@@ -105,7 +105,10 @@ class LogReader:
 
     def has(self, keys: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
         """Return a flag per log, True if it has arrived. It may arrive after ``done`` is set."""
-        return np.isin(keys, list(self._logs))
+        has = np.zeros(len(keys), np.bool_)
+        for key in list(self._logs):
+            has |= keys == key
+        return has
 
     def bytes_of(self, key: LogKey, offset: int, nbytes: int) -> memoryview:
         """Return the bytes of an entry in its log."""
@@ -179,7 +182,7 @@ class LogReader:
 
 def batches_of(entries: npt.NDArray[np.int64]) -> Iterator[slice]:
     """Yield slices of consecutive entries (columns) in one batch."""
-    is_other = np.diff(entries[0]).astype(np.bool_) | np.diff(entries[1]).astype(np.bool_)
+    is_other = (entries[:2, 1:] != entries[:2, :-1]).any(axis=0)
     n = entries.shape[1]
     bounds = [0, *(1 + np.flatnonzero(is_other)).tolist(), n] if n else []
     for start, stop in itertools.pairwise(bounds):
