@@ -12,7 +12,6 @@ from matplotlib.dates import date2num
 
 from nbshare import LivePlot, grid
 from nbshare._core.notebook.figure import LiveFigure
-from nbshare._core.notebook.live_plot import CannotDrawError
 from tests.support.grids import combined
 from tests.support.played import played
 
@@ -94,10 +93,26 @@ def _texts(item):
     return {name: f"{value:g}" if name in "abc" else value for name, value in item.items()}
 
 
-def test_a_grid_of_five_axes_is_refused_with_advice():
-    items = grid(a=A, b=B, c=[1, 2], d=[1, 2], e=[1, 2])
-    with pytest.raises(CannotDrawError, match=r"up to 4 axes.*a × b × c × d × e"):
-        panels(np.zeros(48), items)
+@pytest.mark.parametrize("kind", ["image", "line"])
+@pytest.mark.parametrize("n_axes", [5, 6, 9])
+def test_panels_of_a_grid_of_many_axes_say_which_values_are_left_out(n_axes, kind):
+    coords = dict(zip("abcdefghi", [A, B, [1, 2, 3, 4], *[[0, 1]] * 6], strict=True))
+    points = grid(**{name: coords[name] for name in "abcdefghi"[:n_axes]})
+    values = np.random.default_rng(0).random((3, 2, 4, *[2] * (n_axes - 3)))
+    axes, frame = panels(values.ravel(), points, kind)
+    titles = [title for title in axes if title]
+    assert len(titles) == 12
+    for title in titles:
+        at = [int(text.partition(" = ")[2]) for text in title.split(", ")]
+        expected = values[(..., at[0] - 1, *at[1:])]
+        image, lines = axes[title].images, axes[title].lines
+        shown = image[0].get_array() if image else np.transpose([x.get_ydata() for x in lines])
+        np.testing.assert_array_equal(shown, expected)
+    shown = {part for title in titles for part in title.split(", ")}
+    for name in "cdefghi"[: n_axes - 2]:
+        n_shown = len({part for part in shown if part.startswith(name)})
+        remark = f", {n_shown} of {len(coords[name])} values of {name}"
+        assert (remark in frame.title) == (n_shown < len(coords[name]))
 
 
 @pytest.mark.parametrize("value", [None, lambda result: result["fit"]])

@@ -23,7 +23,6 @@ from nbshare._core.notebook.values import GREY, AnyPainter, Painter, first_of, p
 
 _MAX_PANELS = 12  # in a figure, as smaller ones would be illegible
 _COLUMNS, _ROWS = 4, 3
-_MAX_AXES = 4  # most axes of a grid whose panels show enough values
 _TITLE = 0.75  # share of a panel's width, as a legend or colour bar takes some
 _MAX_NAME = 16  # characters at the axis of a panel, whose title has the whole name
 
@@ -125,7 +124,7 @@ def grid_panels(
         n_shown, has_own = max(2 - len(shape), 0), plot.y is not None and len(shape) < 2
         has_own |= plot.x is not None and not shape
         has_own |= plot.reduction != "mean" and n_shown == 0  # the user combines the images
-    if has_own or n_coords <= n_shown or (shape and n_coords > _MAX_AXES):
+    if has_own or n_coords <= n_shown:
         return None
     return _of_grid(plot, n_shown, n, most)
 
@@ -210,12 +209,6 @@ def _of_grid(plot: LivePlot, n_shown: int, n: int, most: int) -> Panels:
     """Return a panel of the first axes of a grid for each value of the further axes."""
     coords = [*plot._coords.items()]
     further = coords[n_shown:]
-    if len(coords) > _MAX_AXES:
-        shown = " × ".join(name for name, _ in coords)
-        raise CannotDrawError(
-            f"A plot shows grids of up to {_MAX_AXES} axes. This grid has {len(coords)}: {shown}. "
-            "The run continues without the plot. xarray's .plot() draws a part of the results."
-        )
     lengths = [len(values) for _, values in further]
     limits = [_COLUMNS, _ROWS] if len(further) == 2 else [most] * len(further)
     sides = _sides([*map(min, lengths, limits)], most)
