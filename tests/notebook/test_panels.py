@@ -324,6 +324,17 @@ def test_a_reduced_tuple_of_numbers_is_drawn_against_the_number_of_items():
     assert [line.get_ydata().tolist() for line in axes.lines] == [[2, 9], [1 / 2, 1 / 9]]
 
 
+def test_a_threshold_is_next_to_the_reduced_number():
+    job = ReducedJob()
+    figure = LiveFigure(job, LivePlot(threshold=0.1))
+    for n in (2, 9):
+        job.n_done, job.value = n, 1 / n
+        figure.frame(final=n == 9)
+    (axes,) = figure.figure.axes
+    assert [line.get_ydata()[-1] for line in axes.lines] == [1 / 9, 0.1]
+    assert axes.get_ylim()[0] < 0.1
+
+
 def test_a_reduced_array_is_drawn_by_its_elements():
     job = ReducedJob()
     job.n_done, job.value = 9, np.arange(20.0)

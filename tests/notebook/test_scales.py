@@ -131,6 +131,55 @@ def test_what_is_no_scale_or_map_is_refused(options, error):
         LivePlot("image", **options)
 
 
+def marked(axes):
+    """Return the value of the dashed line, and the text at it."""
+    (line,) = (each for each in axes.lines if each.get_linestyle() == "--")
+    (text,) = axes.texts
+    low, high = axes.get_ylim()
+    assert low < line.get_ydata()[0] == text.xy[1] < high
+    return line.get_ydata()[0], text.get_text()
+
+
+@pytest.mark.parametrize("limits", [None, "robust"])
+@pytest.mark.parametrize("scale", ["linear", "log"])
+@pytest.mark.parametrize("threshold", [1e-9, 0.25, 1e9])
+def test_a_threshold_is_a_line_with_its_value_within_the_limits(threshold, scale, limits):
+    axes, _ = drawn(VALUES, LivePlot(threshold=threshold, scale=scale, limits=limits))
+    assert marked(axes) == (threshold, f"{threshold:g}")
+
+
+def test_each_panel_shows_the_threshold():
+    job = played(np.arange(24.0), 1)
+    job._inputs = grid(a=range(3), b=range(2), c=range(4))
+    figure = LiveFigure(job, LivePlot(threshold=-7))
+    figure.frame(final=True)
+    assert [marked(axes)[0] for axes in figure.figure.axes] == [-7] * 4
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"kind": "image"},
+        {"kind": "hist"},
+        {"kind": lambda ax, partial: ax.plot(partial)},
+        {"threshold": np.inf},
+        {"threshold": "1"},
+        {"threshold": np.timedelta64(1, "h")},
+        {"threshold": -1, "scale": "log"},
+        {"limits": (0, 0.5)},
+    ],
+)
+def test_a_threshold_that_no_plot_could_show_is_refused(options):
+    with pytest.raises(ValueError, match=r"threshold=.* is not allowed"):
+        LivePlot(**{"threshold": 1, **options})
+
+
+@pytest.mark.parametrize("results", [["a", "b"], [True, False], np.arange(2).astype("M8[D]")])
+def test_a_threshold_needs_results_that_are_numbers(results):
+    with pytest.raises(CannotDrawError, match="not numbers, as threshold=1"):
+        drawn(results, LivePlot(threshold=1))
+
+
 def test_a_map_that_matplotlib_does_not_know_is_named():
     with pytest.raises(CannotDrawError, match="viridiss"):
         drawn(VALUES, LivePlot("image", cmap="viridiss"))

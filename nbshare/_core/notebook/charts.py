@@ -109,6 +109,8 @@ class LinePainter(Painter):
             self._key = names, title
         if plot._is_keyed and self._key:
             self._draw_key(*self._key)
+        if plot.threshold is not None:
+            self._draw_threshold(plot.threshold)
         name = self._name(f"{plot.reduction} of each " if self._are_combined else "")
         write_label(axes.yaxis, name)
         unit = plot.unit or self._reader.unit or self._duration
@@ -119,6 +121,16 @@ class LinePainter(Painter):
             write_dates(axes.yaxis, self._reader.zone)
         elif self._dtype.kind in "iu" and not self._are_combined:
             write_whole(axes.yaxis)
+
+    def _draw_threshold(self, threshold: float) -> None:
+        """Draw a dashed line at a value, and write the value at its left end."""
+        if self.categories is not None or self._dtype.kind in "mM":
+            raise refusal(self._plot, f"not numbers, as threshold={threshold!r} is")
+        axes = self._axes
+        axes.axhline(threshold, color=GREY, linestyle="--", linewidth=1)
+        place: dict[str, Any] = {"xy": (0, threshold), "xycoords": axes.get_yaxis_transform()}
+        place |= {"xytext": (3, 2), "textcoords": "offset points"}
+        axes.annotate(f"{threshold:.6g}", color=GREY, fontsize=points(9), **place)
 
     @property
     def ends(self) -> tuple[float, float]:
@@ -273,7 +285,10 @@ class LinePainter(Painter):
             write_names(self._axes.yaxis, categories)
         if finite.size or self.limits or self._is_log:
             ends = (finite.min(), finite.max()) if finite.size else (1.0, 10.0)
-            low, high = self._ends(*self._range(finite, *ends), margin=0.03)
+            ends = self._range(finite, *ends)
+            if (threshold := self._plot.threshold) is not None:
+                ends = min(ends[0], threshold), max(ends[1], threshold)
+            low, high = self._ends(*ends, margin=0.03)
             self._axes.set_ylim(low, high)
             is_inside = (low <= numbers) & (numbers <= high) & np.isfinite(self._x)[:, np.newaxis]
             n_outside = int(np.count_nonzero(is_finite & ~is_inside))

@@ -80,6 +80,8 @@ class LivePlot:
         finite results.
     scale : {"linear", "log"}, default "linear"
         Scale of the results.
+    threshold : float, optional
+        A value to mark in a plot of lines, such as the one that ``until=`` waits for.
     cmap : str or matplotlib Colormap, optional
         Colours of an image.
     bins : int, optional
@@ -114,6 +116,7 @@ class LivePlot:
         reduction: Literal["mean", "sum", "min", "max", "last"] = "mean",
         limits: tuple[Any, Any] | Literal["robust"] | None = None,
         scale: Literal["linear", "log"] = "linear",
+        threshold: float | None = None,
         cmap: str | Colormap | None = None,
         bins: int | None = None,
         interval_s: float = 0.25,
@@ -135,6 +138,7 @@ class LivePlot:
         if scale == "log" and isinstance(self.limits, tuple) and not self.limits[0] > 0:
             raise ValueError(f"limits={limits!r} is not allowed with scale='log': pass low > 0")
         self.scale = scale
+        self.threshold = None if threshold is None else _checked_threshold(threshold, self)
         if not (cmap is None or isinstance(cmap, str) or callable(cmap)):
             raise TypeError(f"cmap={cmap!r} is not allowed: pass the name of a colour map")
         self.cmap = cmap
@@ -273,6 +277,26 @@ def _checked_limits(limits: Any) -> Any:
             "low < high, or 'robust', or None for all finite results"
         )
     return tuple(ends)
+
+
+def _checked_threshold(threshold: Any, plot: LivePlot) -> float:
+    if plot.kind != "line":
+        raise ValueError(
+            f"threshold={threshold!r} is not allowed with kind={plot.kind!r}: only plots of lines "
+            "show it"
+        )
+    low, high = plot.limits if isinstance(plot.limits, tuple) else (-math.inf, math.inf)
+    try:
+        is_shown = math.isfinite(threshold) and low <= threshold <= high
+        is_shown &= threshold > 0 or plot.scale != "log"
+    except TypeError:  # not a number, or limits that are dates
+        is_shown = False
+    if not is_shown:
+        raise ValueError(
+            f"threshold={threshold!r} is not allowed: pass a finite number, within limits= and "
+            "above 0 with scale='log', if these are given"
+        )
+    return float(threshold)
 
 
 def _checked_axis(name: str, values: Any) -> npt.NDArray[Any] | None:
