@@ -86,6 +86,24 @@ def test_inputs_come_once_to_each_host(hosts, monkeypatch, tmp_path):
         given.clear()
 
 
+def test_equal_inputs_do_not_come_again(hosts, monkeypatch, tmp_path):
+    """With other items and seeds. A changed array comes, as it is then."""
+    given, table = farm.Given(monkeypatch), np.ones(1 << 18)
+    shared = {"table": table, "folder": str(tmp_path), "n": 2}
+    for k in range(3):
+        if k == 2:
+            table[0] = 5
+        items = range(10 * k, 10 * k + 20)
+        found = parallel_map(
+            farm.total_with_noise, items, shared=shared, seed=k, **options(hosts, chunksize=1)
+        )
+        noise = found - table.sum() - items
+        assert (noise > 0).all()
+        assert (noise < 1).all()
+        wait_until(lambda: not hosts.n_busy)
+        assert len(given) == (4 if k == 2 else 2)
+
+
 @pytest.mark.parametrize("kind", ["number", "array", "dict"])
 def test_results_are_in_the_files_of_a_checkpoint_as_they_come(hosts, tmp_path, kind):
     """As those of workers here, so a client that is killed has lost none that it had."""

@@ -93,6 +93,28 @@ def test_an_executor_s_inputs_cross_the_cable_once_to_each_machine(
         assert table.nbytes < machine.n_bytes_received < 1.2 * n_copies * table.nbytes
 
 
+@pytest.mark.parametrize("two_machines", [1], indirect=True)
+def test_an_executor_s_next_call_with_equal_inputs(two_machines, tmp_path):
+    """The machines still have them."""
+    table, n_before = np.ones(4 << 20), [0, 0]  # 32 MB
+    shared = {"table": table, "folder": str(tmp_path), "n": 2}
+    for least, most in ((1, 1.2), (0, 0.1)):
+        found = parallel_map(
+            farm.total_with_others,
+            range(40),
+            shared=shared,
+            backend=two_machines,
+            max_workers=2,
+            chunksize=1,
+            progress=False,
+        )
+        assert found.tolist() == [float(table.size) + i for i in range(40)]
+        n_received = [machine.n_bytes_received for machine in two_machines.machines]
+        for before, now in zip(n_before, n_received, strict=True):
+            assert least <= (now - before) / table.nbytes < most
+        n_before = n_received
+
+
 @pytest.mark.parametrize("n", [2, 3, 5])
 def test_inputs_leave_this_machine_once(start_dask, n, tmp_path):
     """With any number of machines. Each has the rest from others."""

@@ -223,6 +223,11 @@ def total_with_others(i, table, folder, n):
     return total(i, table)
 
 
+def total_with_noise(i, table, folder, n, rng):
+    """Use an array and random numbers, and wait until so many hosts do."""
+    return total_with_others(i, table, folder, n) + rng.random()
+
+
 def total_and_wait(i, table, folder):
     """Use an array, say on which machine, and wait until all may end."""
     found = total(i, table)

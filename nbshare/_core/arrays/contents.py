@@ -164,7 +164,7 @@ class Contents:
         """Return the contents as bytes. Ends the arena."""
         data = bytearray(self.nbytes)
         for offset, part in self.contents()[1]:
-            data[offset : offset + _nbytes_of(part)] = as_bytes(part).data
+            data[offset : offset + nbytes_of(part)] = as_bytes(part).data
         return bytes(data)
 
     def _place(self, parts: Sequence[tuple[int, Any]], nbytes: int, shift: int) -> int:
@@ -183,5 +183,6 @@ class Contents:
         return self.segments.index((segment, mode)) + 1
 
 
-def _nbytes_of(part: Any) -> int:
+def nbytes_of(part: Any) -> int:
+    """Return the size of a part of the contents, in bytes."""
     return int(part.nbytes) if hasattr(part, "nbytes") else len(part)

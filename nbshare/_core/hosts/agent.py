@@ -78,7 +78,7 @@ class Agent:
     def __init__(self) -> None:
         self._host = host_name()
         self._lock = _thread.allocate_lock()  # for the inputs
-        self._held: dict[str, Held] = {}  # by call
+        self._held: dict[str, Held] = {}  # by name, or by call if the client has the memory
         self._over: set[str] = set()  # calls
         self._begun: set[int] = set()  # numbers of tries of blocks
         self._running: dict[RemoteCall, str] = {}  # names of calls, by running block
@@ -135,18 +135,13 @@ class Agent:
 
     def _run(self, sock: socket.socket, number: int, order: Order) -> None:
         """Receive a call's inputs and run a block, unless the cluster has repeated its task."""
-        inputs = order.inputs
-        for name in self._held.keys() - set(order.running):
-            self._held.pop(name, None)
-        with self._lock:
-            if (held := self._held.get(inputs.call)) is None:
-                self._held[inputs.call] = held = Held(inputs)
+        held = self._held_for(order)
         with held.lock:  # one carrier at a time brings the inputs
             while not held.is_whole:
+                self._check(order.call)
                 send(sock, b"fetch", str(held.n_here).encode(), self._host.encode())
                 held.take(parts_of(receive(sock))[1])
-                self._check(inputs.call)
-        self._check(inputs.call)
+        self._check(order.call)
         send(sock, b"ready", self._host.encode())
         receive(sock)  # the carrier's permission to begin
         if number in self._begun:  # the cluster repeats a task
@@ -155,9 +150,20 @@ class Agent:
         if order.block is None:
             send(sock, b"last")
             return
-        common: Common = pickle.loads(held.part(inputs.common))
+        common: Common = pickle.loads(held.part(order.inputs.common))
         call = call_of(order.block, common, held.placed, held.part(common.sources))
-        self._work(sock, call, inputs.call, common.news_s)
+        self._work(sock, call, order.call, common.news_s)
+
+    def _held_for(self, order: Order) -> Held:
+        """Return the inputs of a call, which may be those of the call before. Drop all others."""
+        call, inputs = order.call, order.inputs
+        with self._lock:
+            for name in self._held.keys() - set(order.needed):
+                self._held.pop(name, None)
+            if (held := self._held.get(call) or self._held.get(inputs.name)) is None:
+                held = Held(inputs)
+                self._held[call if held.is_whole else inputs.name] = held
+            return held
 
     def _check(self, name: str) -> None:
         """Raise EOFError if a call is over."""

@@ -29,8 +29,8 @@ from typing import Any
 import numpy as np
 
 from nbshare._core.arrays.arena import Arena
+from nbshare._core.arrays.contents import nbytes_of
 from nbshare._core.engine.call import Call, Engine
-from nbshare._core.engine.placing import place
 from nbshare._core.engine.preparing import new_call, pack_fixed, pack_sources
 from nbshare._core.engine.request import Request
 from nbshare._core.engine.supply import Pace
@@ -47,7 +47,7 @@ from nbshare._core.hosts.protocol import (
     from_buffers,
 )
 from nbshare._core.hosts.travel import library, running, traveller
-from nbshare._core.memory import handle_of
+from nbshare._core.memory import handle_of, pool, segment_of
 from nbshare._core.messages import noted, without_frames
 from nbshare._core.store.pages import ATTEMPTS
 from nbshare._core.store.rows import runs_of
@@ -111,7 +111,8 @@ class Cluster(Engine):
         self._waiting: dict[tuple[str, str], list[_Sent]] = {}  # for a host to get inputs
         self._bringing: dict[int, tuple[str, str]] = {}  # tasks that bring these
         self._again: list[range] = []  # items to run again
-        self._source: Any = None  # where the cluster stores the inputs
+        self._data: Any = None  # the inputs, if they are large
+        self._source: Any = None  # where the cluster stores them
         self._n_failed = 0  # number of times in a row that blocks could not begin
         self._last_failed = 0  # the last task that had been submitted then
         self._item_nbytes = 0.0  # mean of recent items
@@ -143,25 +144,29 @@ class Cluster(Engine):
             sources=arena.add(packed_sources(modules.values())),
             fixed=fixed,
             settings=_settings(request, modules),
-            policy=request.workers_policy,
             out=out,
             news_s=self._block_s,
             news_nbytes=self._hosts.news_nbytes,
         )
         at = arena.add(pickle.dumps(common, 5))
-        nbytes = arena.nbytes  # before the arena is placed, which empties it
-        small = arena.all_contents() if nbytes <= SMALL_BYTES else None
-        self._placed = None if small else place(arena)
-        self._inputs = Inputs(
-            call=f"call {next(_numbers)}",
-            nbytes=nbytes,
-            common=at,
-            small=small and pickle.PickleBuffer(small),
-            handle=self._placed and handle_of(self._placed.segments[0][0], is_held=False)
-            if SYSTEM == "linux"
-            else None,
-        )
+        self._name, self._inputs = f"call {next(_numbers)}", self._placed(arena, at)
         return new_call(request, self, fixed, [], Sources([]))
+
+    def _placed(self, arena: Arena, common: tuple[int, int]) -> Inputs:
+        """Copy the contents of an arena to memory if they are large. Describe them."""
+        nbytes = arena.nbytes
+        if nbytes <= SMALL_BYTES:
+            return Inputs("", nbytes, common, pickle.PickleBuffer(arena.all_contents()), None)
+        import hashlib  # late, because it loads OpenSSL
+
+        _, parts = arena.contents()
+        self._data, digest = pool.filled(nbytes, parts)[:nbytes], hashlib.blake2b()
+        for offset, part in parts:  # not what is between them, which is not cleared
+            digest.update(self._data[offset : offset + nbytes_of(part)])
+        found = segment_of(self._data)
+        assert found is not None
+        handle = handle_of(found[0], is_held=False) if SYSTEM == "linux" else None
+        return Inputs(digest.hexdigest(), nbytes, common, None, handle)
 
     # -------------------------------------------------------------------- from any thread
 
@@ -196,7 +201,7 @@ class Cluster(Engine):
         own = board.n_slots - 1, nullcontext(), n_workers, call.request.chunksize
         self._claims = Claims(board, *own, block_of=None, wait=lambda: False)
         self._claims.chunk_s, self._claims.least_s = self._block_s, LEAST_S
-        running.add(self._inputs.call)
+        running[self._name] = self._inputs.name
         while not self._is_over():
             try:
                 if not board.stopped:
@@ -223,7 +228,7 @@ class Cluster(Engine):
     def _is_over(self) -> bool:
         """Return whether the call is over. Stop a stopped call on all hosts."""
         call = self._call
-        if call.error is not None or self._inputs.call not in running:
+        if call.error is not None or self._name not in running:
             call.board.stop()
         if not call.board.stopped:
             return call.is_complete and not self._sent
@@ -235,20 +240,20 @@ class Cluster(Engine):
     def _end(self) -> None:
         """Stop the call on all hosts, and cancel tasks that have not begun."""
         with suppress(Exception):  # the cluster may be lost
-            self._hosts.end(self._inputs.call)
+            self._hosts.end(self._name)
 
     def _leave(self) -> None:
         """Drop all tasks. Nothing uses the cluster afterwards."""
-        running.discard(self._inputs.call)
-        if self._placed is not None or self._sent:
+        running.pop(self._name, None)
+        if self._data is not None or self._sent:
             self._end()
         if self._sent and self._hosts.kind == "executor":  # an executor cannot stop them
             blocks = "1 block" if len(self._sent) == 1 else f"{len(self._sent)} blocks"
             self._call.hints.append(f"{blocks} of the stopped run may continue on other machines")
         with suppress(Exception):
-            self._hosts.close(self._inputs.call)
+            self._hosts.close(self._name)
         self._sent.clear()
-        self._source = self._placed = None
+        self._source = self._data = None
 
     def _fail(self, error: BaseException) -> None:
         self._call.note_failure(without_frames(error))
@@ -284,10 +289,10 @@ class Cluster(Engine):
         self._show(number)
 
     def _submit(self, block: Block | None, source: Any, library: bytes | None = None) -> int:
-        order = [*map(bytes, as_buffers(Order(self._inputs, tuple(running), block)))]
-        number = next(_numbers)
-        place = self._hosts.kind, tuple(self._hosts.boot), self._inputs.call, number
-        self._hosts.submit(number, traveller(), *place, source, library, order)
+        order = Order(self._name, self._inputs, [*running, *running.values()], block)
+        number, buffers = next(_numbers), [*map(bytes, as_buffers(order))]
+        place = self._hosts.kind, tuple(self._hosts.boot), self._name, number
+        self._hosts.submit(number, traveller(), *place, source, library, buffers)
         return number
 
     def _packed(self, items: range) -> Block:
@@ -300,6 +305,7 @@ class Cluster(Engine):
             first=items.start,
             n=len(items),
             sources=pack_sources(arena, self._columns(items), items.start),
+            policy=self._call.request.workers_policy,
             contents=pickle.PickleBuffer(arena.all_contents()),
             attempts=attempts,
         )
@@ -386,7 +392,7 @@ class Cluster(Engine):
         if self._call.board.stopped or self._call.error:
             return
         if lacks == "inputs":
-            self._source = self._hosts.offer(self._data(), self._is_stopped)
+            self._source = self._hosts.offer(self._data, self._is_stopped)
             if self._source is not None:
                 self._send(sent)
                 return
@@ -394,12 +400,8 @@ class Cluster(Engine):
             self._waiting[lacks, host].append(sent)
             return
         self._waiting[lacks, host] = [sent]
-        brought = (None, library()) if lacks == "library" else (self._data(), None)
+        brought = (None, library()) if lacks == "library" else (self._data, None)
         self._bringing[self._submit(None, *brought)] = lacks, host
-
-    def _data(self) -> Any:
-        assert self._placed is not None
-        return np.frombuffer(self._placed.segments[0][0], np.uint8, self._inputs.nbytes)
 
     def _is_stopped(self) -> bool:
         return self._call.board.stopped

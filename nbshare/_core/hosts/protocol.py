@@ -39,7 +39,6 @@ class Common(NamedTuple):
     sources: tuple[int, int]  # offset and size of the source files in the inputs
     fixed: Fixed  # places of function and shared objects in the inputs
     settings: dict[str, Any]  # the client's settings, see `wire.context`
-    policy: Policy
     out: str | npt.NDArray[Any] | None  # an array has no rows
     news_s: float  # interval of replies about a long block
     news_nbytes: float  # limit for the results in such a reply. The others are in a later one
@@ -48,7 +47,7 @@ class Common(NamedTuple):
 class Inputs(NamedTuple):
     """The inputs of a call, or where they are."""
 
-    call: str  # the name
+    name: str  # their digest if they are large, because the next call may have the same inputs
     nbytes: int
     common: tuple[int, int]  # offset and size of `Common` in the inputs
     small: Any  # the inputs themselves, as a buffer, if they are small
@@ -61,6 +60,7 @@ class Block(NamedTuple):
     first: int
     n: int
     sources: Sources
+    policy: Policy  # not a part of the inputs, because seeds differ from call to call
     contents: Any  # the arena with the items, as a buffer
     attempts: npt.NDArray[np.int32] | None  # earlier attempts, if any
 
@@ -68,8 +68,9 @@ class Block(NamedTuple):
 class Order(NamedTuple):
     """A block and its call. Without a block, the order only brings the inputs."""
 
+    call: str  # the name
     inputs: Inputs
-    running: tuple[str, ...]  # calls of the client. A host drops inputs of all others
+    needed: list[str]  # names of running calls and of their inputs. A host drops other inputs
     block: Block | None
 
 

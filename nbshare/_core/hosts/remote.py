@@ -121,7 +121,7 @@ def call_of(block: Block, common: Common, fixed: Placed, sources: bytes) -> Remo
         chunksize=None,
         out=out,
         context=context,
-        policy=common.policy,
+        policy=block.policy,
         initializer=None,
         prints=_Printed(),
     )

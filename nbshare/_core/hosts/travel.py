@@ -11,7 +11,7 @@ from nbshare._core.engine.local import at_shutdown
 from nbshare._core.hosts import carrier, messages, starting
 from nbshare._core.system import processes
 
-running: set[str] = set()  # names of running calls of this process
+running: dict[str, str] = {}  # names of this process's running calls, and of their inputs
 
 
 @cache
