@@ -329,6 +329,20 @@ def test_all_tasks_of_a_moment_may_end_before_they_begin():
         nbshare.shutdown()
 
 
+def test_inputs_that_cannot_be_sent_end_the_run(hosts, monkeypatch):
+    """With the executor's error, such as that of one with a limit for a task's size."""
+    submit = hosts.submit
+
+    def submit_small(fn, /, *args):
+        return submit(duties.fail_first if args[4] is not None else fn, *args)
+
+    monkeypatch.setattr(hosts, "submit", submit_small)
+    job = map_async(farm.total, range(9), shared={"table": np.ones(1 << 18)}, **options(hosts))
+    with pytest.raises(TypeError, match="positional") as caught:
+        job.result(20)
+    assert "raised by the cluster" in caught.value.__notes__[0]
+
+
 @pytest.mark.parametrize("retries", [0, 1])
 @pytest.mark.parametrize("error", [RuntimeError, KeyError, BrokenProcessPool, MemoryError])
 def test_a_block_whose_task_fails_may_have_begun(threads, tmp_path, error, retries):

@@ -339,6 +339,8 @@ class Cluster(Engine):
         `first` is the number of the first message among all messages of the task.
         """
         if (lacks := self._bringing.pop(number, None)) is not None:
+            if error is not None:  # such as one of an executor that cannot send as much
+                self._count_failure(number, error)
             for waits in self._waiting.pop(lacks, ()):
                 self._send(waits)
         if (sent := self._sent.get(number)) is None:
@@ -408,16 +410,19 @@ class Cluster(Engine):
 
     def _fail_to_begin(self, number: int, sent: _Sent, error: BaseException) -> None:
         """Queue the items of a block that could not begin, but only a few times in a row."""
-        if number > self._last_failed:  # those under way fail together, as with a lost agent
-            self._n_failed, self._last_failed = self._n_failed + 1, max(self._sent)
         self._forget(number)
-        if self._call.board.stopped:  # hosts refuse blocks of a stopped call
-            return
+        if not self._call.board.stopped:  # hosts refuse blocks of a stopped call
+            self._again.append(sent.items)
+            self._count_failure(number, error)
+
+    def _count_failure(self, number: int, error: BaseException) -> None:
+        """Count a task that failed before any item began. End the call after a few in a row."""
+        if number > self._last_failed:  # those under way fail together, as with a lost agent
+            newest = max([number, *self._sent])
+            self._n_failed, self._last_failed = self._n_failed + 1, newest
         if self._n_failed > MOST_FAILED:
             noted(error, "raised by the cluster passed as backend=, before any item had begun")
             self._fail(error)
-        else:
-            self._again.append(sent.items)
 
     def _lose(self, number: int, sent: _Sent, cause: BaseException | None) -> None:
         """Count a failed attempt for the unfinished items of a lost block.
