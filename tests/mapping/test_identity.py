@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import operator
+import threading
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -101,3 +103,42 @@ def test_a_plain_array_is_the_same_object():
     """An array that is an item and in ``shared=`` is one array."""
     array = np.arange(3.0)
     assert all(parallel_map(lambda x, y: x is y, [array, array], shared={"y": array}))
+
+
+class World:
+    """Has what cannot be pickled before its agents, and holds some objects weakly."""
+
+    def __init__(self, agents):
+        self.lock, self.lazily = threading.Lock(), (agent for agent in agents)
+        self.agents = agents
+        self.names = weakref.WeakKeyDictionary({agent: k for k, agent in enumerate(agents)})
+
+    def find(self, agent):
+        """Return where an agent is, and what it is called."""
+        with self.lock:
+            return self.agents.index(agent), self.names[agent]
+
+
+@pytest.mark.parametrize("backend", ["serial", "threads"])
+@pytest.mark.parametrize("are_given_by", [list, iter])
+def test_a_function_that_is_used_as_it_is_may_have_locks(backend, are_given_by):
+    """Items are the objects of the function, whatever it has that cannot be pickled."""
+    agents = [graphs.Node() for _ in range(3)]
+    found = parallel_map(World(agents).find, are_given_by(agents), backend=backend, **QUIET)
+    assert found == [(0, 0), (1, 1), (2, 2)]
+
+
+def of_thread(obj):
+    """Return a function that finds an object in the data of this thread."""
+    data = threading.local()
+    data.obj = obj
+    return lambda: data.obj
+
+
+@pytest.mark.parametrize("hold", [weakref.ref, of_thread])
+def test_an_object_that_only_such_a_part_holds_is_the_same(hold):
+    """An item may be an object that is referred to weakly, or is in the data of the thread."""
+    node = graphs.Node()
+    find = hold(node)
+    found = parallel_map(lambda x: x is find(), [node, graphs.Node()], backend="serial", **QUIET)
+    assert found == [True, False]

@@ -20,7 +20,9 @@ import pickle
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import cache, cached_property
+from types import FunctionType
 from typing import Any, Literal, NamedTuple
+from weakref import ReferenceType
 
 import numpy as np
 import numpy.typing as npt
@@ -74,6 +76,7 @@ class _How(NamedTuple):
     names: Names | None = None  # names of objects in other pickles, by id
     starts: dict[int, int] | None = None  # see `Arena.pack`
     is_part: bool = False  # whether several items hold it
+    leaves_out: bool = False  # whether parts that cannot be pickled are left out
 
 
 class Arena(Contents):
@@ -166,8 +169,9 @@ class Arena(Contents):
 
         def memo() -> Memo:
             made: list[Any] = []
+            how = _How(obj, leaves_out=True)
             with suppress(Exception):  # then the parts before it are known
-                dumps_apart(obj, IN_BAND, Arena(stays_here=True)._maker(_How(obj), made))
+                dumps_apart(obj, IN_BAND, Arena(stays_here=True)._maker(how, made))
             return made[-1].memo.copy()  # type: ignore[no-any-return]
 
         found = Itself(obj, {})
@@ -244,7 +248,8 @@ class Arena(Contents):
         """Return a function that creates a pickler, and keeps the last pickler in `made`."""
 
         def make(by_value: bool, file: io.BytesIO, keep: Keep) -> Any:
-            made.append(_pickler_class(by_value, bool(how.names))(self, how, file, keep))
+            kind = _pickler_class(by_value, bool(how.names), by_value and how.leaves_out)
+            made.append(kind(self, how, file, keep))
             return made[-1]
 
         return make
@@ -270,11 +275,11 @@ class Arena(Contents):
 
 
 @cache
-def _pickler_class(by_value: bool, is_naming: bool) -> Any:
+def _pickler_class(by_value: bool, is_naming: bool, leaves_out: bool) -> Any:
     """Return the pickler that extracts arrays, on top of pickle's or of cloudpickle's.
 
     A pickler that names objects is slower, because it calls Python code for every object. Others do
-    so only for a few.
+    so only for a few. One that leaves out parts reaches all other objects, for its memo alone.
     """
     base: Any = value_pickler() if by_value else pickle.Pickler
 
@@ -357,4 +362,19 @@ def _pickler_class(by_value: bool, is_naming: bool) -> Any:
         def persistent_id(self, obj: Any) -> Name | None:
             return self.names.get(id(obj))
 
-    return NamingPickler if is_naming else CallPickler
+    class LeavingOutPickler(CallPickler):
+        def reducer_override(self, obj: Any) -> Any:
+            try:
+                reduced = super().reducer_override(obj)
+                if reduced is not NotImplemented or issubclass(type(obj), type | FunctionType):
+                    return reduced
+                return self.dispatch_table[type(obj)](obj)
+            except Exception:  # noqa: BLE001 - from the object's own code
+                referent = obj() if issubclass(type(obj), ReferenceType) else None
+                return _left_out, (referent, getattr(obj, "__dict__", None))
+
+    return LeavingOutPickler if leaves_out else NamingPickler if is_naming else CallPickler
+
+
+def _left_out(*_parts: Any) -> None:
+    """Stand for an object that cannot be pickled, in a pickle that nobody loads."""

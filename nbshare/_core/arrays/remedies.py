@@ -37,6 +37,7 @@ _REMEDIES = {
     "socket": "Pass the address, and connect inside the function or in initializer=.",
     "IPython": IN_SHELL,
     "logging": "Get the logger and add its handlers inside the function or in initializer=.",
+    "weakref": "Refer to the object itself, or create the weak reference inside the function.",
     "nbshare": "",  # its errors say what to do
 }
 OTHERS = "Pass plain data instead, and create the object inside the function."
