@@ -441,6 +441,35 @@ def test_a_filter_of_a_library_s_warning_does_not_import_the_library(tmp_path, m
             parallel_map(importlib.import_module("user_of_library").warn, ["careful"])
 
 
+def test_a_filter_holds_for_a_library_that_an_item_imports(tmp_path, monkeypatch):
+    """A category is known by its name until its module is imported, and so are its subclasses."""
+    (tmp_path / "late_library.py").write_text(
+        "class LateWarning(UserWarning): pass\nclass LaterWarning(LateWarning): pass\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    category = importlib.import_module("late_library").LateWarning
+    with warnings.catch_warnings():
+        warnings.resetwarnings()  # the tests make all of them errors
+        warnings.simplefilter("error", category)
+        errors = parallel_map(tasks.warn_late, [1, 2], on_error="return", out="list")
+    assert [type(error).__name__ for error in errors] == ["LaterWarning", "LaterWarning"]
+
+
+def test_a_filter_of_a_warning_of_the_script_holds(script):
+    """A class that workers cannot import is sent by value, and its filter by its name."""
+    printed = script(
+        "import nbshare, warnings\n"
+        "class Own(UserWarning): pass\n"
+        "warnings.resetwarnings()\n"
+        "warnings.simplefilter('error', Own)\n"
+        "def careful(x):\n"
+        "    try: warnings.warn('careful', Own)\n"
+        "    except Own: return 'error'\n"
+        "print(nbshare.parallel_map(careful, [1, 2], out='list'))\n"
+    )
+    assert printed.strip() == "['error', 'error']"
+
+
 def test_much_output_from_many_threads_does_not_block(script):
     """Workers print megabytes from several threads, and every line arrives."""
     printed = script(

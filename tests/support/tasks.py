@@ -274,6 +274,11 @@ def file_of(name):
     return importlib.import_module(name).__file__
 
 
+def warn_late(_):
+    late_library = importlib.import_module("late_library")
+    warnings.warn("careful", late_library.LaterWarning, stacklevel=1)
+
+
 def warn(text):
     warnings.warn(text, UserWarning, stacklevel=2)
     return 0

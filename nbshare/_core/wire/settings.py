@@ -15,7 +15,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from functools import lru_cache
+from functools import cache, lru_cache
 from operator import call
 from typing import Any, NamedTuple
 
@@ -219,8 +219,24 @@ def _name_of(category: Any) -> tuple[str, str]:
     return category.__module__, category.__qualname__
 
 
+class _NamedCategory(type):
+    """The class of a category that is known by its name, such as a class of the notebook.
+
+    Its module may be imported later, or is too large to be imported for a filter.
+    """
+
+    def __subclasscheck__(cls, category: type) -> bool:
+        return _name_of(cls) in map(_name_of, category.__mro__)
+
+
+@cache
+def _named_category(module: str, name: str) -> type:
+    names = {"__module__": module, "__qualname__": name}
+    return _NamedCategory(name.rpartition(".")[2], (Warning,), names)
+
+
 def filter_warnings(named: tuple[NamedFilter, ...]) -> None:
-    """Set warning filters, except those for categories that are not imported here."""
+    """Set warning filters."""
     filters = _filters(named)
     if warnings.filters != filters:
         warnings.filters[:] = filters  # type: ignore[index]
@@ -232,14 +248,12 @@ _found: tuple[Any, list[Any]] = None, []  # the last filters by name, and the fi
 
 def _filters(named: tuple[NamedFilter, ...]) -> list[Any]:
     global _found
-    if _found[0] is named:
-        return _found[1]
-    filters = []
-    for action, text, (module, name), *where in named:
-        category = find_named(module, name)
-        if category is not None:
-            filters.append((action, text, category, *where))
-    if len(filters) == len(named):
+    before, filters = _found
+    if before is not named:
+        filters = [
+            (action, text, find_named(*category) or _named_category(*category), *where)
+            for action, text, category, *where in named
+        ]
         _found = named, filters
     return filters
 
