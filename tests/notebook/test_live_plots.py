@@ -281,6 +281,15 @@ def test_an_arrow_comes_with_the_result_that_is_cut():
     assert place.get_ylabel() == "height (m)"
 
 
+@pytest.mark.parametrize(("kind", "axis"), [("line", "y"), ("hist", "x")])
+def test_the_results_axis_has_its_own_label_or_that_of_the_results(kind, axis):
+    """An ``ylabel=`` of a plot of lines, or an ``xlabel=`` of a histogram, is not ignored."""
+    own = {f"{axis}label": "error", f"{axis}unit": "m"}
+    for options, expected in ((own, "error (m)"), (own | {"label": "height"}, "height (m)")):
+        axes = axes_of(played(np.arange(5.0), 1.0), LivePlot(kind, **options))
+        assert getattr(axes, f"get_{axis}label")() == expected
+
+
 def test_robust_limits_leave_out_outliers_and_say_so():
     results = np.random.default_rng(8).normal(size=(40, 50))
     results[3, 4] = 1e6

@@ -70,7 +70,8 @@ class LivePlot:
     x, y : array_like, optional
         Coordinates: `x` for the items of a line or the columns of an image, `y` for its rows.
     title, label, unit, xlabel, xunit, ylabel, yunit : str, optional
-        Title of the plot, name and unit of the results, and names and units of the axes.
+        Title of the plot, name and unit of the results, and names and units of the axes. At the
+        axis of the results, `label` comes first.
     value : callable, optional
         ``value(result)`` returns the part of a result to draw.
     reduction : {"mean", "sum", "min", "max", "last"}, default "mean"
@@ -123,6 +124,10 @@ class LivePlot:
     ) -> None:
         self.kind = _checked_kind(kind)
         self.x, self.y = _checked_axis("x", x), _checked_axis("y", y)
+        if kind == "line":  # whose y-axis is that of the results
+            label, unit = label or ylabel, unit or yunit
+        elif kind == "hist":
+            label, unit = label or xlabel, unit or xunit
         self.title, self.label, self.unit = title, label, unit
         self.xlabel, self.xunit = xlabel, xunit
         self.ylabel, self.yunit = ylabel, yunit
