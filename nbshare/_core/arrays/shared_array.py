@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from nbshare._core.memory import Segment, segment_of
+from nbshare._core.memory import Segment, owner_of, segment_of
 
 
 class SharedArray(np.ndarray[Any, np.dtype[Any]]):
@@ -64,7 +64,9 @@ class SharedArray(np.ndarray[Any, np.dtype[Any]]):
     __module__ = "nbshare"
 
     def __array_finalize__(self, source: Any) -> None:
-        is_elsewhere = type(source) is np.ndarray and segment_of(self) is None
+        if type(source) is SharedArray:  # first, because every slice comes here
+            return
+        is_elsewhere = type(source) is np.ndarray and owner_of(self) is None
         if is_elsewhere or source is None:
             raise TypeError(
                 "a SharedArray is in shared memory: make one with nbshare.empty, zeros or full, or "
@@ -74,11 +76,19 @@ class SharedArray(np.ndarray[Any, np.dtype[Any]]):
     def __array_ufunc__(
         self, ufunc: np.ufunc, method: str, *inputs: Any, out: tuple[Any, ...] = (), **kwargs: Any
     ) -> Any:
-        if out:
-            kwargs["out"] = tuple(map(_as_plain, out))
-        result = getattr(ufunc, method)(*map(_as_plain, inputs), **kwargs)
+        plain = [x.view(np.ndarray) if type(x) is SharedArray else x for x in inputs]
+        if not out:
+            return getattr(ufunc, method)(*plain, **kwargs)
+        kwargs["out"] = tuple(map(_as_plain, out))
+        result = getattr(ufunc, method)(*plain, **kwargs)
         # In-place results keep their class.
         return out[0] if len(out) == 1 and result is kwargs["out"][0] else (out or result)
+
+    def __getitem__(self, index: Any) -> Any:
+        found = np.ndarray.__getitem__(self, index)
+        if type(found) is not SharedArray or found.base is self or found.base is self.base:
+            return found
+        return _settled(found)  # by an array of indices, in new memory
 
     def __array_function__(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
         return _settled(super().__array_function__(func, types, args, kwargs))
@@ -124,7 +134,7 @@ def _as_plain(array: Any) -> Any:
 
 def _settled(result: Any) -> Any:
     """Turn a SharedArray that is not in a segment into a plain ndarray."""
-    if type(result) is SharedArray and segment_of(result) is None:
+    if type(result) is SharedArray and owner_of(result) is None:
         return result.view(np.ndarray)
     if type(result) in (tuple, list):
         return type(result)(map(_settled, result))
@@ -147,9 +157,9 @@ def _settling(method: Callable[..., Any]) -> Callable[..., Any]:
 # Results of these methods have the class of the array in NumPy, wherever their bytes are. (Its
 # functions use __array_function__, its operators __array_ufunc__.)
 _MAKERS = """
-    __copy__ __deepcopy__ __getitem__ argmax argmin argpartition argsort astype byteswap choose clip
-    compress conj conjugate copy cumprod cumsum dot flatten max mean min nonzero prod ravel repeat
-    reshape round searchsorted std sum swapaxes take trace var
+    __copy__ __deepcopy__ argmax argmin argpartition argsort astype byteswap choose clip
+    compress conj conjugate copy cumprod cumsum dot flatten nonzero ravel repeat reshape round
+    searchsorted swapaxes take trace
 """
 for _name in _MAKERS.split():
     setattr(SharedArray, _name, _settling(getattr(np.ndarray, _name)))

@@ -9,6 +9,6 @@ from nbshare._core.memory.kinds import (
     scratch_file,
     silence_warnings,
 )
-from nbshare._core.memory.segment import Mode, OwnBytes, Segment, View, segment_of
+from nbshare._core.memory.segment import Mode, OwnBytes, Segment, View, owner_of, segment_of
 from nbshare._core.memory.user_file import FileView, UserFile, file_of
 from nbshare._core.memory.warm import array_slab, pool, slab

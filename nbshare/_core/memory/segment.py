@@ -387,12 +387,19 @@ def segment_of(array: npt.NDArray[Any]) -> tuple[Segment, int] | None:
     The chain of bases is followed, so views of any class are recognized. Return None for other
     arrays.
     """
+    if (segment := owner_of(array)) is None:
+        return None
+    return segment, array.__array_interface__["data"][0] - segment.address
+
+
+def owner_of(array: npt.NDArray[Any]) -> Segment | None:
+    """Return the segment that holds an array, or None. Quicker than `segment_of`."""
     base: Any = array
     while not isinstance(base, Segment):
         if base is None:
             return None
-        base = base_of(base)
-    return base, array.__array_interface__["data"][0] - base.address
+        base = base.base if isinstance(base, np.ndarray) else base_of(base)
+    return base
 
 
 def base_of(array: Any) -> Any:
