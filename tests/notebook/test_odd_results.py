@@ -233,6 +233,25 @@ def shown(monkeypatch):
     return draw
 
 
+def test_values_of_reduce_between_frames_are_points_of_the_last_one(monkeypatch):
+    """Also in a document that is rebuilt, which has only the last frame."""
+    monkeypatch.setattr(frames, "kernel_output", lambda _: Output())
+    monkeypatch.setenv("NBSHARE_STATIC", "1")
+    job = played([1.0] * 9, 0)
+    job._is_reduced, job._folded = True, lambda: (job.n_done, job.results[0] / max(job.n_done, 1))
+    drawer = frames.LiveFrames(job, "line", in_background=False)
+    display = Display([drawer], live=False)
+    for n in (2, 5, 9):
+        job.flags[:n] = True
+        display.update()
+        display._due[drawer] = 0.0
+    assert drawer.output.texts == []
+    display.close()
+    (line,) = drawer._figure.figure.axes[0].lines
+    assert line.get_data()[0].tolist() == [2, 5, 9]
+    assert line.get_data()[1].tolist() == [1 / 2, 1 / 5, 1 / 9]
+
+
 class SlowOutput(Output):
     """An output for which a frame takes some time, on a clock of its own."""
 

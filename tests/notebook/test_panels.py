@@ -10,7 +10,7 @@ import pytest
 import xarray as xr
 from matplotlib.dates import date2num
 
-from nbshare import LivePlot, grid
+from nbshare import LivePlot, grid, map_async
 from nbshare._core.notebook.figure import LiveFigure
 from tests.support.grids import combined
 from tests.support.played import played
@@ -279,8 +279,8 @@ class ReducedJob:
     label, state, n_items, _inputs, _is_reduced, _is_enough = "sum", "running", 9, None, True, False
     n_done, value = 0, None
 
-    def _partial(self):
-        return self.value
+    def _folded(self):
+        return self.n_done, self.value
 
 
 @pytest.mark.parametrize(
@@ -333,6 +333,48 @@ def test_a_threshold_is_next_to_the_reduced_number():
     (axes,) = figure.figure.axes
     assert [line.get_ydata()[-1] for line in axes.lines] == [1 / 9, 0.1]
     assert axes.get_ylim()[0] < 0.1
+
+
+def test_a_single_point_of_a_reduced_number_has_its_place():
+    job = ReducedJob()
+    job.n_done, job.value = 9, 0.5
+    figure = LiveFigure(job, "line")
+    figure.frame(final=True)
+    (axes,) = figure.figure.axes
+    assert {0, 8} <= set(axes.get_xticks())
+
+
+@pytest.mark.parametrize(("kind", "value"), [("image", 0.5), ("line", np.ones(20))])
+def test_a_plot_of_one_reduced_value_keeps_no_other(kind, value):
+    job = ReducedJob()
+    figure = LiveFigure(job, kind)
+    for n in (2, 9):
+        job.n_done, job.value = n, value
+        figure.frame(final=n == 9)
+    assert figure._trend == []
+
+
+def test_points_of_a_long_run_are_thinned():
+    job = ReducedJob()
+    figure = LiveFigure(job, "line")
+    for n in range(1, 5000):
+        job.n_done, job.value = n, float(n)
+        figure.note()
+    numbers = [n for n, _ in figure._trend]
+    assert (numbers[0], numbers[-1]) == (1, 4999)
+    assert 500 <= len(numbers) <= 1000
+    assert max(np.diff(numbers)) < 20
+
+
+def test_each_point_of_a_reduced_number_is_at_the_number_of_items_in_it():
+    job = map_async(float, [1.0] * 3000, reduce=np.add, backend="threads", progress=False)
+    figure = LiveFigure(job, "line")
+    while not job.done():
+        figure.note()
+    figure.frame(final=True)
+    (line,) = figure.figure.axes[0].lines
+    np.testing.assert_array_equal(*line.get_data())
+    assert line.get_xdata()[-1] == 3000
 
 
 def test_a_reduced_array_is_drawn_by_its_elements():

@@ -107,11 +107,6 @@ class FoldingCall(Call):
         return self._n_restored
 
     @property
-    def n_folded(self) -> int:
-        """Number of items in the value that `partial` returns."""
-        return self._value[0]
-
-    @property
     def errors(self) -> Mapping[int, BaseException]:
         """Failures by item."""
         lost = {i: e for k, e in self.results.errors.copy().items() for i in self._items_in(k)}
@@ -132,8 +127,12 @@ class FoldingCall(Call):
 
     def partial(self) -> Any:
         """Return the value of the blocks so far, or None before the first."""
+        return self.folded()[1]
+
+    def folded(self) -> tuple[int, Any]:
+        """Return the number of items in the value of the blocks so far, and the value."""
         self.load_ahead()
-        return self._value[1]
+        return self._value
 
     def final(self) -> Any:
         """Return the value of all blocks."""

@@ -225,10 +225,9 @@ class Run(ABC):
         """Whether ``reduce=`` combines all results into one value."""
         return self.request.reduce is not None
 
-    @property
-    def n_folded(self) -> int:
-        """Number of items in the partial value of ``reduce=``."""
-        return 0
+    def folded(self) -> tuple[int, Any]:
+        """Return the number of items in the partial value of ``reduce=``, and the value."""
+        return self.n_done, self.partial()
 
     def load_ahead(self) -> bool:
         """Unpickle results that have arrived. Return whether there were any."""

@@ -282,6 +282,10 @@ class Job(Generic[T]):
         """Return the results so far, one per item in the order of the items, also for a grid."""
         return self._in_order(self._run.partial())
 
+    def _folded(self) -> tuple[int, Any]:
+        """Return the number of items in the value of ``reduce=`` so far, and the value."""
+        return self._run.folded()
+
     @property
     def _present(self) -> npt.NDArray[np.bool_]:
         """Mask of the results so far, in the order of `_partial`."""

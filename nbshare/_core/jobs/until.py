@@ -32,10 +32,10 @@ class Until:
         if run.is_over or not self._asking.acquire(blocking=False):
             return
         try:
-            if (results := partial()) is not None:
+            found = (partial(),) if request.reduce is None else run.folded()[::-1]
+            if found[0] is not None:
                 self._n_asked = n_done
-                n = () if request.reduce is None else (run.n_folded,)
-                if request.until(results, *n):
+                if request.until(*found):
                     run.is_enough = True
                     run.stop()
         except Exception as error:  # noqa: BLE001 - of the user's function

@@ -36,6 +36,7 @@ cells is drawn only once, and a page gets its outputs back after a reload.
 from __future__ import annotations
 
 import contextvars
+import math
 import threading
 import time
 import traceback
@@ -74,13 +75,14 @@ class Display:
     drawers
         The objects that draw, empty if nothing is shown.
     live
-        If False, only the last frame is drawn.
+        If False, only the last frame is drawn. Drawers that are polled are called nevertheless.
     """
 
     def __init__(self, drawers: Sequence[Drawer], *, live: bool = True) -> None:
-        self._live = live
         self._warned: set[Drawer] = set()
-        self._due = dict.fromkeys(drawers, 0.0)  # on the monotonic clock
+        self._due = {  # on the monotonic clock
+            each: 0.0 if live or getattr(each, "is_polled", False) else math.inf for each in drawers
+        }
         # Outputs of the drawers that draw into a cell.
         self._outputs: list[KernelOutput] = [d.output for d in drawers if hasattr(d, "output")]
         # With this context, warnings of any thread appear below the current cell.
@@ -110,13 +112,11 @@ class Display:
         float
             Seconds until the next call is due, an hour if nothing is shown.
         """
-        if not self._live:
-            return NEVER_S
         for drawer, due in self._due.copy().items():
             if due <= time.monotonic():
                 self._draw(drawer, final=False)
         now = time.monotonic()
-        return min((max(0.0, due - now) for due in self._due.values()), default=NEVER_S)
+        return min([NEVER_S, *(max(0.0, due - now) for due in self._due.values())])
 
     def close(self) -> None:
         """Draw the last frame. Call it again to finish after an interrupt."""

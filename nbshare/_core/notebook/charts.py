@@ -333,6 +333,7 @@ class TrendPainter(LinePainter):
         part = read(self._plot, self._reader, list(values), np.arange(len(values)))
         self._check_kind(part)
         self._place(Coordinates(np.asarray(n, float), "items", kind="i", is_index=True))
+        write_whole(self._axes.xaxis)  # also if there is only one
         self._numbers = np.asarray(self._reals(part), float).reshape(len(n), -1)
         self.taken = np.ones(len(n), np.bool_)
         self._axes.set_xlim(0, 1.02 * (n_items or max(n)))

@@ -61,6 +61,8 @@ _PAINTERS = {"line": LinePainter, "hist": HistPainter, "image": ImagePainter}
 _DPI = 100  # resolution of live frames
 _FINAL_DPI = 200, 150, 100  # resolutions of the last frame. The first is sharp on fine screens
 
+_MOST_NOTED = 1000  # values of ``reduce=``. Of more, every second one is dropped
+
 _MOST_LATE = 0.2  # share of the results. If a plot lacks more, its title says how many it shows
 
 # nbshare's style, for plots of a user's function.
@@ -228,11 +230,20 @@ class LiveFigure:
         self._write_title(said if is_part else (name + what.partition("{}")[2]).lstrip(", "))
         return said, bool(n_shown == n_present)
 
+    def note(self) -> Any:
+        """Return the result of ``reduce=`` so far. Record it if it is drawn against the items."""
+        n, value = self._job._folded()
+        is_new = value is not None and (not self._trend or self._trend[-1][0] < n)
+        if is_new and any(each.kind == "line" and is_trend(each, value) for each in self._plots):
+            self._trend.append((n, value))
+            if len(self._trend) > _MOST_NOTED:
+                del self._trend[1:-1:2]
+        return value
+
     def _paint_one(self, *, final: bool) -> tuple[str, bool] | None:
         """Update the axes with the result of ``reduce=`` so far."""
-        if (value := self._job._partial()) is None:
+        if (value := self.note()) is None:
             return None
-        self._trend.append((self._job.n_done, value))
         self._paint_result(value, None, final=final)
         name = (len(self._plots) == 1 and self._plots[0].title) or self._job.label.replace("_", " ")
         self._write_title(name)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from nbshare._core.interrupts import import_whole
 from nbshare._core.jobs.job import Job
-from nbshare._core.notebook.environment import Bundle, kernel_output
+from nbshare._core.notebook.environment import Bundle, is_static, kernel_output
 from nbshare._core.notebook.live_plot import NothingYetError, Plot, as_plots
 from nbshare._core.system import processes
 
@@ -43,6 +44,9 @@ class LiveFrames:
         self._figure: LiveFigure | None = None
         self._n_done = 0  # at the last frame, or -1 if it did not show all results
         self._n_frames, self._pause_s = 0, _FIRST_PAUSE_S
+        # Values of ``reduce=`` are noted between frames, so that a short run has a course, too.
+        self.is_polled = job._is_reduced
+        self._due_at = math.inf if is_static() else 0.0
         # Pauses that are still owed, because the first frames follow each other sooner.
         self._owed_s, self._ended_at = 0.0, time.monotonic()
         self.problem: Exception | None = None  # an error of a frame, or of the user's ``value=``
@@ -63,6 +67,10 @@ class LiveFrames:
             # Threads share Matplotlib's style, so background threads keep the user's.
             self._figure = LiveFigure(self._job, self._plot, in_users_style=self._in_background)
         figure, began = self._figure, time.monotonic()
+        if began < self._due_at and not final:
+            with suppress(Exception):  # of the user's function. The next frame tells
+                figure.note()
+            return _LOOK_S
         self.output.show(lambda: self._frame(figure, final=final), final=final)
         if not self._n_done:
             return _LOOK_S
@@ -73,7 +81,10 @@ class LiveFrames:
         self._owed_s = min(owed_s + (self._ended_at - began) / share, _MOST_OWED_S)
         most = _FIRST_PAUSE_S if self._n_frames <= _FIRST_FRAMES else _MAX_PAUSE_S
         self._pause_s = max(min(self._owed_s, most), self._interval_s)
-        return self._pause_s
+        if not self.is_polled:
+            return self._pause_s
+        self._due_at = max(self._due_at, self._ended_at + self._pause_s)
+        return _LOOK_S
 
     def _frame(self, figure: LiveFigure, *, final: bool) -> Bundle | None:
         n_done = self._job.n_done
