@@ -61,7 +61,7 @@ _PAINTERS = {"line": LinePainter, "hist": HistPainter, "image": ImagePainter}
 _DPI = 100  # resolution of live frames
 _FINAL_DPI = 200, 150, 100  # resolutions of the last frame. The first is sharp on fine screens
 
-_MOST_NOTED = 1000  # values of ``reduce=``. Of more, every second one is dropped
+_APART = 1.003  # ratio of the numbers of items of two points of ``reduce=`` that can be told apart
 
 _MOST_LATE = 0.2  # share of the results. If a plot lacks more, its title says how many it shows
 
@@ -235,9 +235,8 @@ class LiveFigure:
         n, value = self._job._folded()
         is_new = value is not None and (not self._trend or self._trend[-1][0] < n)
         if is_new and any(each.kind == "line" and is_trend(each, value) for each in self._plots):
-            self._trend.append((n, value))
-            if len(self._trend) > _MOST_NOTED:
-                del self._trend[1:-1:2]
+            is_near = len(self._trend) > 1 and n < _APART * self._trend[-2][0]
+            self._trend[len(self._trend) - is_near :] = [(n, value)]
         return value
 
     def _paint_one(self, *, final: bool) -> tuple[str, bool] | None:
