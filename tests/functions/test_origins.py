@@ -103,6 +103,22 @@ for folder in "", "data", "..":
     assert said.splitlines() == ["1 1", "another module another module", "1 1"]
 
 
+@pytest.mark.usefixtures("files")
+def test_a_package_may_have_folders_that_a_program_has_added(script, tmp_path):
+    """Modules of a plugin folder are found in workers, and so are those next to the package."""
+    for file in ("host/__init__.py", "host/inner.py", "added/plugin.py", "added/more/__init__.py"):
+        (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / file).write_text("def f(x): return x + 1\n")
+    code = f"""{START}
+import host.inner
+host.__path__.append(os.path.abspath("added"))
+import host.plugin, host.more
+for f in host.f, host.inner.f, host.plugin.f, host.more.f, lambda x: host.plugin.f(x):
+    print(*parallel_map(f, range(2)), *Executor().map(f, range(2)))
+"""
+    assert script(code) == "1 2 1 2\n" * 5
+
+
 # ----------------------------------------------------------- loaded by the path of a file
 
 RECIPE = f"""{START}

@@ -219,12 +219,20 @@ def _absolute(path: list[str], cwd: str | None) -> list[str]:
 
 
 def _top_files(files: Mapping[str, str]) -> dict[str, str]:
-    """Return the files of users' modules, except those inside a regular package.
+    """Return the files of users' modules, except those inside the folder of a regular package.
 
-    `__main__` and modules of `import_file` are omitted.
+    A program may add other folders to the path of a package. `__main__` and modules of
+    `import_file` are omitted.
     """
     left_out = {*MAINS, *_stamps}
-    return {n: f for n, f in files.items() if n not in left_out and _package_of(n) not in files}
+
+    def is_inside(name: str, file: str) -> bool:
+        package = files.get(_package_of(name))
+        if package is None or package == file:  # a package may make modules with its own file
+            return package is not None
+        return os.path.dirname(_place_of(file)) == os.path.dirname(package)
+
+    return {n: f for n, f in files.items() if n not in left_out and not is_inside(n, f)}
 
 
 def _is_lost(name: str, file: str, path: Sequence[str]) -> bool:
