@@ -200,7 +200,7 @@ class LengthsWarning(UserWarning):
 
 
 class ReusedItemWarning(UserWarning):
-    """An iterable yields the same object for every item, and changes it each time.
+    """An iterable yields the same object for several items, and changes it each time.
 
     Items wait for a worker, and the object has changed by then. Yield a copy for each item:
     ``(copy.copy(frame) for frame in reader)``. Arrays, lists, tuples and dicts are copied.

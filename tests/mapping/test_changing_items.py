@@ -52,6 +52,14 @@ def in_dicts():
         yield {"at": [i, frame]}
 
 
+def in_turn(n_buffers):
+    """Yield a few objects in turn, as a reader does that reads ahead."""
+    frames = [types.SimpleNamespace(time=-1) for _ in range(n_buffers)]
+    for i in range(N):
+        frames[i % n_buffers].time = i
+        yield frames[i % n_buffers]
+
+
 READERS = {
     "indexed": Trajectory,
     "iterator": lambda: iter(Trajectory()),
@@ -59,6 +67,8 @@ READERS = {
     "enumerate": lambda: enumerate(Trajectory()),
     "zip": lambda: zip(itertools.count(), Trajectory(), strict=False),
     "in dicts": in_dicts,
+    "two in turn": lambda: in_turn(2),
+    "three in turn": lambda: in_turn(3),
     "map": lambda: map(Trajectory().__getitem__, range(N)),
 }
 
@@ -68,7 +78,9 @@ READERS = {
 def test_an_object_that_changes_is_told(reader, call):
     """Once, with what to do, in the line of the call."""
     run = parallel_map if call == "map" else Executor(2).map
-    with pytest.warns(ReusedItemWarning, match="same SimpleNamespace for every item.*copy") as told:
+    with pytest.warns(
+        ReusedItemWarning, match="same SimpleNamespace for several items.*copy"
+    ) as told:
         assert len([*run(policies.pid, READERS[reader]())]) == N
     assert len(told) == 1
     assert told[0].filename == __file__
@@ -78,6 +90,21 @@ def test_copies_of_it_are_right():
     """As the warning advises."""
     frames = (copy.copy(frame) for frame in Trajectory())
     assert parallel_map(lambda frame: frame.time, frames).tolist() == [*range(N)]
+
+
+@pytest.mark.parametrize("backend", [None, "serial", "threads"])
+@pytest.mark.parametrize("kind", [np.ndarray, np.recarray])
+def test_a_row_that_is_filled_again_is_what_it_was(backend, kind):
+    """A row of a structured array is a view of the array."""
+
+    def rows():
+        table = np.zeros(1, [("t", int)]).view(kind)
+        for i in range(N):
+            table["t"] = i
+            yield table[0]
+
+    found = parallel_map(lambda row: row["t"], rows(), backend=backend, max_workers=2)
+    assert found.tolist() == [*range(N)]
 
 
 CONFIG = {"depth": [1, 2], "model": types.SimpleNamespace(weights=np.ones(10_000))}
@@ -127,6 +154,7 @@ OTHERS = {
     "table": rows_of_a_table,
     "chunks": lambda: pd.read_csv(io.StringIO(TEXT), chunksize=1),
     "enumerate": lambda: enumerate([CONFIG] * N),
+    "two in turn": lambda: itertools.islice(itertools.cycle([CONFIG["model"], FRAME]), N),
     "map": lambda: map(str, range(N)),
     "pairwise": lambda: itertools.pairwise(FRAME.iterrows()),
     "one array": lambda: (array for array in [np.zeros(3)] * N),

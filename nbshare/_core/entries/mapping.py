@@ -268,7 +268,7 @@ def parallel_map(
     nbshare.errors.PartialResultWarning
         The run was stopped, and no progress display says so.
     nbshare.errors.ReusedItemWarning
-        An iterable yields the same object for every item, and changes it each time.
+        An iterable yields the same object for several items, and changes it each time.
     nbshare.errors.MixedResultsWarning
         Results of different kinds fit no array and are returned as a list.
     nbshare.errors.UnseededWarning

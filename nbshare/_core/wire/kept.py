@@ -14,10 +14,11 @@ from __future__ import annotations
 import pickle
 import sys
 import warnings
+import weakref
 import zlib
 from array import array
 from collections import deque
-from collections.abc import Iterable, Iterator, MappingView, Set
+from collections.abc import Callable, Iterable, Iterator, MappingView, Set
 from contextlib import suppress
 from datetime import date, datetime, time, timedelta, timezone
 from enum import EnumMeta
@@ -45,9 +46,10 @@ _VALUES = {
 }
 # Iterables that hold all their items, so that none is reused.
 CONTAINERS = list, tuple, np.ndarray, Set, MappingView, deque, repeat
+_OF_MEMORY = np.ndarray, np.void, np.record  # the last two are rows of an array, and views of it
 GROUP = type(next(groupby([0]))[1])  # the class of a group of `itertools.groupby`
 DEPTH = 3  # limit for lists in lists, because a list may contain itself
-WATCHED = 3  # number of items that are compared
+WATCHED = 7  # number of items that are compared, for readers with up to 3 buffers
 IN_BAND = 4096  # limit of buffers that are copied for a comparison, in bytes
 
 
@@ -96,26 +98,35 @@ def _watched(items: Iterator[Any], kind: str, line: tuple[str, int]) -> Iterator
 
     An object that repeats unchanged, such as a configuration next to each item, is allowed.
     """
-    before: dict[int, tuple[Any, int | None]] = {}  # the objects of the last item, and their states
+    seen: dict[int, tuple[Callable[[], Any], list[int | None]]] = {}  # and its states when repeated
     for item in islice(items, WATCHED):
-        now: dict[int, tuple[Any, int | None]] = {}
-        for part in _others_in(item, DEPTH):
-            is_again = id(part) in before
-            state = _state_of(part) if is_again else None
-            if is_again and None not in (state, known := before[id(part)][1]) and state != known:
-                warnings.warn_explicit(
-                    f"an iterable ({kind}) yields the same {type(part).__name__} for every item, "
-                    "and changes it. Items that wait for a worker then hold the data of a later "
-                    "item, so their results will be wrong. Yield copies, such as (x.copy() for x "
-                    "in reader), or pass indices and read the data in the function.",
-                    ReusedItemWarning,
-                    *line,
-                )
-                yield item
-                return
-            now[id(part)] = part, state
-        before = now
+        for part in {id(each): each for each in _others_in(item, DEPTH)}.values():
+            found, states = seen.get(id(part), (lambda: None, []))
+            if found() is not part:
+                seen[id(part)] = _reference_to(part), []
+            elif len(states) < 2:  # because pickling may take long
+                states.append(_state_of(part))
+                if None not in states and states[0] != states[-1]:
+                    warnings.warn_explicit(
+                        f"an iterable ({kind}) yields the same {type(part).__name__} for "
+                        "several items, and changes it. Items that wait for a worker then hold the data "
+                        "of a later item, so their results will be wrong. Yield copies, such as "
+                        "(x.copy() for x in reader), or pass indices and read the data in the "
+                        "function.",
+                        ReusedItemWarning,
+                        *line,
+                    )
+                    yield item
+                    return
         yield item
+
+
+def _reference_to(obj: Any) -> Callable[[], Any]:
+    """Return a weak reference if possible, because items may be large."""
+    try:
+        return weakref.ref(obj)
+    except TypeError:
+        return lambda: obj
 
 
 def _others_in(item: Any, depth: int) -> Iterator[Any]:
@@ -167,4 +178,4 @@ def _is_copied(value: Any) -> bool:
 
 
 def _is_plain(value: Any) -> bool:
-    return type(value) is np.ndarray and not value.dtype.hasobject
+    return type(value) in _OF_MEMORY and not value.dtype.hasobject
