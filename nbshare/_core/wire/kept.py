@@ -109,10 +109,10 @@ def _watched(items: Iterator[Any], kind: str, line: tuple[str, int]) -> Iterator
                 if None not in states and states[0] != states[-1]:
                     warnings.warn_explicit(
                         f"an iterable ({kind}) yields the same {type(part).__name__} for "
-                        "several items, and changes it. Items that wait for a worker then hold the data "
-                        "of a later item, so their results will be wrong. Yield copies, such as "
-                        "(x.copy() for x in reader), or pass indices and read the data in the "
-                        "function.",
+                        "several items, and changes it. Items that wait for a worker then hold "
+                        "the data of a later item, so their results will be wrong. Yield copies, "
+                        "such as (x.copy() for x in reader), or pass indices and read the data in "
+                        "the function.",
                         ReusedItemWarning,
                         *line,
                     )
