@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 
 import nbshare
-from nbshare import errors, map_async, parallel_map, share
+from nbshare import errors, map_async, parallel_map, rows, share
 
 DATA = np.arange(10.0)
 FRAME = pd.DataFrame({"a": [0.0, 1.0, 2.0], "name": list("xyz")})
@@ -139,6 +139,11 @@ REFUSED = {
         lambda: parallel_map(add, [{"a": 1, "b": 2}]),
         TypeError,
         ["The items are dicts", "parallel_map(lambda item: func(**item), items)"],
+    ),
+    "rows": (
+        lambda: parallel_map(add, rows(pd.DataFrame({"a": [1], "b": [2]}))),
+        TypeError,
+        ["parallel_map(lambda item: func(item.a, item.b), items)"],
     ),
     "a number of items": (lambda: parallel_map(double, 10), TypeError, ["range(n)"]),
     "a generator fails": (

@@ -212,7 +212,10 @@ def _cures(
         yield f"The function has no parameter {unknown[0]!r} for shared=: {advice}"
     elif "rng" in missing:
         yield "For rng, pass seed=1, or another integer: each call gets its own generator."
-    elif missing and n == 1 and isinstance(first, tuple) and len(first) == len(missing) + 1:
+    elif missing and n == 1 and {*positional} <= {*getattr(first, "_fields", ())}:
+        parts = ", ".join(f"item.{name}" for name in positional)
+        yield f"To pass parts of the items, use parallel_map(lambda item: func({parts}), items)."
+    elif missing and n == 1 and type(first) is tuple and len(first) == len(missing) + 1:
         yield "The items are tuples: to pass their parts, use parallel_map(func, *zip(*items))."
     elif missing and n == 1 and isinstance(first, dict) and first.keys() >= {*missing}:
         yield "The items are dicts: to pass their parts, use"

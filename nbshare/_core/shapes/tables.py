@@ -160,7 +160,7 @@ class Rows(_TableItems):
         self, func: Callable[..., Any], shared: Mapping[str, Any], extra: Sequence[str]
     ) -> Callable[..., Any]:
         """Return the function of a row."""
-        bind_arguments(func, [None], shared, extra)
+        bind_arguments(func, [self], shared, extra)
         return func
 
 
