@@ -25,7 +25,7 @@ from nbshare.errors import (
     UnsendableError,
     WorkerDiedError,
 )
-from tests.support import duties, farm
+from tests.support import duties, farm, objects
 from tests.support.faultlab import wait_until
 
 
@@ -102,6 +102,13 @@ def test_equal_inputs_do_not_come_again(hosts, monkeypatch, tmp_path):
         assert (noise < 1).all()
         wait_until(lambda: not hosts.n_busy)
         assert len(given) == (4 if k == 2 else 2)
+
+
+@pytest.mark.parametrize("name", objects.OBJECTS | objects.OTHERS)
+def test_objects_of_packages_arrive(threads, name):
+    """As shared objects of any size, whose memory is next to their pickles."""
+    shared = {"obj": (objects.OBJECTS | objects.OTHERS)[name]()}
+    assert parallel_map(objects.is_known, [name], shared=shared, **threads).tolist() == [True]
 
 
 @pytest.mark.parametrize("kind", ["number", "array", "dict"])
@@ -212,10 +219,10 @@ def test_a_lost_host_is_named_with_what_it_worked_on(mortal_hosts, tmp_path):
             farm.lose_host_at, range(12), shared=shared, chunksize=2, **options(mortal_hosts)
         )
     assert len(set(ran := duties.noted(tmp_path / "ran"))) == len(ran)
-    partial = last_job().partial()  # None, if the others had not begun
-    kept = [] if partial is None else np.flatnonzero(~partial.mask).tolist()
+    partial = last_job().partial()
+    kept = np.flatnonzero(~partial.mask).tolist()
     assert kept == sorted({*map(int, ran)} - {4, 5})
-    assert partial is None or partial.compressed().tolist() == kept
+    assert partial.compressed().tolist() == kept
 
 
 def test_items_of_a_lost_host_may_fail(mortal_hosts, tmp_path):

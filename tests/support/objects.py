@@ -237,6 +237,11 @@ def is_other(name: str, obj: Any) -> bool:
     return equal(obj, OTHERS[name]())
 
 
+def is_known(name: str, obj: Any) -> bool:
+    """Return whether an object given in ``shared=`` is equal to the original, of either table."""
+    return equal(obj, (OBJECTS | OTHERS)[name]())
+
+
 def odd_arrays(_: int) -> list[np.ndarray]:
     """Return arrays that NumPy does not take out of a pickle."""
     return [_values()[::2], np.arange(ROWS).astype("M8[s]")]

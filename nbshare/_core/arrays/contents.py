@@ -150,8 +150,12 @@ class Contents:
     @property
     def nbytes(self) -> int:
         """The size of the contents, in bytes."""
-        self._copied.settle(self._place)
+        self.settle()
         return self._end
+
+    def settle(self) -> None:
+        """Decide the places of all parts until now."""
+        self._copied.settle(self._place)
 
     def contents(self) -> tuple[int, list[tuple[int, Any]]]:
         """Return the size in bytes, and the parts (offset, bytes or array). This ends the arena."""

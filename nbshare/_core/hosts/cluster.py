@@ -140,6 +140,7 @@ class Cluster(Engine):
         out: Any = request.out
         if isinstance(out, np.ndarray):
             out = np.empty((0, *out.shape[1:]), out.dtype)
+        arena.settle()  # before `fixed` is pickled
         common = Common(
             sources=arena.add(packed_sources(modules.values())),
             fixed=fixed,
