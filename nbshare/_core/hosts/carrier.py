@@ -23,7 +23,8 @@ from .starting import Boot, LackingError, connect, end
 LOOK_S = 0.25  # interval of checks whether the cluster has dropped the task
 RAY_LOOK_S = 1.0  # interval of requests by each task to the store of a Ray cluster
 PIECE = 8 << 20  # bytes of inputs at a time
-PEER_S = 5.0  # time limit for another worker to send a piece
+PEER_S = 3.0  # time limit for another worker to answer
+PIECE_S = 10.0  # time limit for it to send a piece, while it may send others to many workers
 ENDS = "closing", "closed", "failed"  # states of a Dask worker whose tasks run elsewhere
 TOLD_BYTES = 256 << 10  # limit for an event, because Dask's scheduler keeps a thousand events
 
@@ -320,7 +321,8 @@ class OnDask(Place):
         (places,) = (await worker.scheduler.who_has(keys=[key])).values()
         if places and not getattr(worker, "nbshare_is_alone", False):
             try:
-                told = await asyncio.wait_for(get_data(worker.rpc, [key], places[0]), PEER_S)
+                await asyncio.wait_for(worker.rpc(places[0]).identity(), PEER_S)
+                told = await asyncio.wait_for(get_data(worker.rpc, [key], places[0]), PIECE_S)
                 if key in told.get("data", ()):
                     return told["data"][key]
             except OSError:  # a TimeoutError, too
