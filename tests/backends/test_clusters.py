@@ -90,6 +90,20 @@ def test_inputs_leave_nothing_in_the_store_of_ray(ray_address, tmp_path, is_stop
     assert not store._internal_kv_list("nbshare-")
 
 
+def test_an_asynchronous_dask_client(dask_client):
+    """It is refused where its event loop would wait for the call, and works in other threads."""
+    distributed, address = pytest.importorskip("distributed"), dask_client.scheduler.address
+    call = functools.partial(parallel_map, duties.identity, range(3), progress=False)
+
+    async def use():
+        async with distributed.Client(address, asynchronous=True) as client:
+            with pytest.raises(ValueError, match="event loop runs in this thread"):
+                call(backend=client)
+            return await asyncio.to_thread(call, backend=client)
+
+    assert asyncio.run(use()).tolist() == [0, 1, 2]
+
+
 @pytest.mark.parametrize("kind", shapes.KINDS)
 def test_items_with_a_shape_on_dask(dask_client, kind):
     """As a loop gives them, interrupted and continued."""

@@ -18,7 +18,8 @@ def hosts_for(backend: Any) -> Hosts | None:
     ImportError
         If Ray is requested, but not installed.
     ValueError
-        If `backend` is nbshare's own executor, or one with sub-interpreters.
+        If `backend` is nbshare's own executor, one with sub-interpreters, or an asynchronous client
+        of Dask in the thread of its event loop.
     """
     client = variables_of(sys.modules.get("distributed")).get("Client")
     if isinstance(client, type) and isinstance(backend, client):

@@ -31,11 +31,22 @@ class DaskHosts(ExecutorHosts):
     ----------
     client : distributed.Client
         The client.
+
+    Raises
+    ------
+    ValueError
+        If the client's event loop runs in this thread, which waits for the call.
     """
 
     kind, news_nbytes = "dask", TOLD_BYTES / 2  # half of it, for prints
 
     def __init__(self, client: Any) -> None:
+        if client.asynchronous:
+            raise ValueError(
+                "backend= is an asynchronous Dask client, whose event loop runs in this thread and "
+                "would stand still during the call. Use a Client without asynchronous=True, or "
+                "make the call in another thread: await asyncio.to_thread(parallel_map, ...)"
+            )
         super().__init__(client)
         self._client = client
         self._seen_at = math.inf  # time when there was a worker. A new cluster may have none yet
