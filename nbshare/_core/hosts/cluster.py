@@ -395,7 +395,7 @@ class Cluster(Engine):
         if self._call.board.stopped or self._call.error:
             return
         if lacks == "inputs":
-            self._source = self._hosts.offer(self._data, self._is_stopped)
+            self._source = self._hosts.offer(self._data, lambda: self._call.board.stopped)
             if self._source is not None:
                 self._send(sent)
                 return
@@ -405,9 +405,6 @@ class Cluster(Engine):
         self._waiting[lacks, host] = [sent]
         brought = (None, library()) if lacks == "library" else (self._data, None)
         self._bringing[self._submit(None, *brought)] = lacks, host
-
-    def _is_stopped(self) -> bool:
-        return self._call.board.stopped
 
     def _fail_to_begin(self, number: int, sent: _Sent, error: BaseException) -> None:
         """Queue the items of a block that could not begin, but only a few times in a row."""
