@@ -43,6 +43,20 @@ def test_an_object_keeps_type_and_values(name):
 
 
 @pytest.mark.parametrize("name", ["polars DataFrame", "memoryview", "torch tensor"])
+def test_columns_of_polars_count_as_sorted_if_they_did():
+    """A list column has another flag, and would be sorted wrongly if it counted as sorted."""
+    polars = pytest.importorskip("polars")
+    n = 3000
+    frame = polars.DataFrame(
+        {"lists": [[3, 1], [1], [2]] * (n // 3), "up": range(n), "down": range(n, 0, -1)}
+    ).with_columns(polars.col("up").set_sorted(), polars.col("down").set_sorted(descending=True))
+    for found in (as_result(frame)[1], nbshare.share(frame, wrap=True).get()):
+        for name, flags in frame.flags.items():
+            assert found[name].flags["SORTED_ASC"] == flags["SORTED_ASC"]
+            assert found[name].flags["SORTED_DESC"] == flags["SORTED_DESC"]
+        assert found.sort("lists").equals(frame.sort("lists"))
+
+
 def test_an_object_arrives_in_a_worker(name):
     """A worker has an equal object, whether it was shared before or not."""
     obj = OTHERS[name]()

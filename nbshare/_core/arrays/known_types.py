@@ -189,8 +189,11 @@ def _as_arrow(frame: Any) -> tuple[Any, dict[str, bool]] | None:
         return None
     if is_part or not has_all:
         return None
-    flags = frame.flags.items()
-    ordered = {name: found["SORTED_DESC"] for name, found in flags if any(found.values())}
+    ordered = {  # lists have another flag
+        name: flags["SORTED_DESC"]
+        for name, flags in frame.flags.items()
+        if flags["SORTED_ASC"] or flags["SORTED_DESC"]
+    }
     return table, ordered
 
 
