@@ -299,6 +299,16 @@ class Bound(np.ndarray):
         raise NotImplementedError("not yet")
 
 
+def with_attribute(held):
+    """Return a function that holds an object."""
+
+    def function(x):
+        return x
+
+    function.held = held
+    return function
+
+
 def refusal_of(call):
     """Return the message with which a call is refused."""
     with pytest.raises(errors.UnsendableError) as caught:
@@ -316,6 +326,9 @@ def refusal_of(call):
         (lambda m: parallel_map(two, [1], shared={"b": m}), "shared['b'] cannot be sent"),
         (lambda m: parallel_map(two, [1], shared={"b": m}), "Model.parts['first']"),
         (lambda m: parallel_map(lambda x: (x, m), [1]), "its variable \"m.parts['first']\""),
+        (lambda m: parallel_map(lambda x, m=m: x, [1]), "its variable \"m.parts['first']\""),
+        (lambda m: parallel_map(lambda x, *, m=m: x, [1]), "its variable \"m.parts['first']\""),
+        (lambda m: parallel_map(with_attribute(m), [1]), "its variable \"held.parts['first']\""),
         (lambda m: parallel_map(one, [[0, (m,)]]), "list[1][0].parts['first']"),
         (lambda _: parallel_map(one, [(0, np.ones(3).view(Bound))]), "tuple[1] cannot be"),
         (lambda m: parallel_map(Slotted(m).fit, [1]), "Slotted.held.parts['first']"),
