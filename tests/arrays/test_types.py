@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 import copyreg
+import ctypes
 import enum
 import pickle
 import subprocess
@@ -42,7 +43,6 @@ def test_an_object_keeps_type_and_values(name):
     assert equal(wrapped.get(), obj)
 
 
-@pytest.mark.parametrize("name", ["polars DataFrame", "memoryview", "torch tensor"])
 def test_columns_of_polars_count_as_sorted_if_they_did():
     """A list column has another flag, and would be sorted wrongly if it counted as sorted."""
     polars = pytest.importorskip("polars")
@@ -57,6 +57,7 @@ def test_columns_of_polars_count_as_sorted_if_they_did():
         assert found.sort("lists").equals(frame.sort("lists"))
 
 
+@pytest.mark.parametrize("name", ["polars DataFrame", "memoryview", "torch tensor"])
 def test_an_object_arrives_in_a_worker(name):
     """A worker has an equal object, whether it was shared before or not."""
     obj = OTHERS[name]()
@@ -104,6 +105,47 @@ def test_an_array_in_a_result_is_that_of_the_loop(name):
     assert np.array_equal(found, array)
     if array.flags.f_contiguous:
         assert found.flags.f_contiguous
+
+
+@pytest.mark.parametrize("form", ["c", "N", "@l", "P"])
+def test_a_memoryview_keeps_a_format_that_numpy_lacks(form):
+    """A memoryview of characters, sizes or pointers does not become bytes."""
+    for data in (b"abcdefgh" * 6, bytearray(b"abcdefgh" * 6)):
+        flat = memoryview(data).cast(form)
+        for view in (flat, flat[::2], flat.cast("B").cast(form, (2, len(flat) // 2))):
+            for found in (as_result(view)[1], nbshare.share(view, wrap=True).get()):
+                assert (found.format, found.shape) == (view.format, view.shape)
+                assert (found.readonly, found.tolist()) == (view.readonly, view.tolist())
+
+
+def test_arrays_of_ctypes_are_those_of_the_loop():
+    """The type of such an array is made when it is used, and no module has it."""
+    grid = ((ctypes.c_int * 3) * 2)((1, 2, 3), (4, 5, 6))
+    for found in (as_result([grid, type(grid)])[1], nbshare.share([grid, type(grid)])):
+        assert found[1] is type(found[0]) is type(grid)
+        assert bytes(found[0]) == bytes(grid)
+    assert parallel_map(lambda x, grid=grid: grid[1][x], [2]) == [6]
+
+
+class Slotted(np.ndarray):
+    """Has attributes in slots only."""
+
+    __slots__ = ("label",)
+
+
+class Mixed(objects.Labelled):
+    """Has attributes in a slot, and in a dict."""
+
+    __slots__ = ("unit",)
+
+
+def test_subclasses_of_arrays_keep_attributes_in_slots():
+    slotted, mixed = values.view(Slotted), values.view(Mixed)
+    slotted.label, mixed.label, mixed.unit = "a", "b", "c"
+    for one, other in (as_result([slotted, mixed])[1], nbshare.share([slotted, mixed])):
+        assert (type(one), one.label) == (Slotted, "a")
+        assert (type(other), other.label, other.unit) == (Mixed, "b", "c")
+    assert type(nbshare.share([values.view(Slotted)])[0]) is Slotted  # without a label
 
 
 def test_results_are_not_copied_by_the_caller():

@@ -11,6 +11,8 @@ from __future__ import annotations
 import copyreg
 import pickle
 from collections.abc import Callable, Iterator
+from contextlib import suppress
+from types import MemberDescriptorType
 from typing import Any
 
 import numpy as np
@@ -41,12 +43,19 @@ def _masked_arrays() -> Known:
 def _subclass_apart(array: npt.NDArray[Any]) -> Any:
     """Send the values by reference. Pickle would copy those of a subclass of ndarray."""
     values = np.ndarray.view(array, np.ndarray)  # a class may override `view`
-    return _subclass, (type(array), values, dict(vars(array)))
+    state: Any = object.__getstate__(array)  # without the values, but with slots
+    parts = state if isinstance(state, tuple) else (state,)
+    attributes = {name: value for part in parts for name, value in (part or {}).items()}
+    return _subclass, (type(array), values, attributes)
 
 
 def _subclass(cls: Any, values: npt.NDArray[Any], attributes: dict[str, Any]) -> Any:
     array = values.view(cls)
-    vars(array).update(attributes)
+    for name, value in attributes.items():
+        if type(getattr(cls, name, None)) is MemberDescriptorType:
+            setattr(array, name, value)
+        else:
+            vars(array)[name] = value
     return array
 
 
@@ -74,15 +83,21 @@ def _builtins() -> Known:
 
 
 def _view_apart(view: memoryview) -> Any:
-    try:
+    with suppress(ValueError):
         array = np.asarray(view)
-    except ValueError:  # NumPy lacks its format
-        return NotImplemented
-    return (_view, (array, view.readonly)) if array.data.format == view.format else NotImplemented
+        if array.data.format == view.format:
+            return _view, (array, view.readonly)
+    with suppress(ValueError, TypeError):  # NumPy lacks its format, such as that of characters
+        flat = np.frombuffer(bytearray(view), np.uint8)
+        form: Any = view.format, view.shape
+        flat.data.cast(*form)
+        return _view, (flat, view.readonly, *form)
+    return NotImplemented
 
 
-def _view(array: npt.NDArray[Any], is_read_only: bool) -> memoryview:
-    return array.data.toreadonly() if is_read_only else array.data
+def _view(array: npt.NDArray[Any], is_read_only: bool, *form: Any) -> memoryview:
+    view = array.data.cast(*form) if form else array.data
+    return view.toreadonly() if is_read_only else view
 
 
 # ------------------------------------------------------------------------------ astropy

@@ -21,6 +21,7 @@ from contextlib import suppress
 from functools import _lru_cache_wrapper, cache, lru_cache, singledispatch
 from importlib import import_module
 from importlib.machinery import SourceFileLoader
+from operator import mul
 from types import CodeType, FunctionType, ModuleType
 from typing import Any, TypeVar
 
@@ -155,6 +156,8 @@ def value_pickler() -> Any:
                 return _in_file, (obj.co_filename, self.dispatch_table[CodeType](obj)[1])
             if is_module(obj):
                 return _reduced_module(obj)
+            if _is_array_type(obj):
+                return mul, (obj._type_, obj._length_)
             if isinstance(obj, OF_ANNOTATIONS):
                 return reduced_annotation(obj) if _is_of_unknown(obj) else NotImplemented
             reduced = _by_name(obj)
@@ -181,6 +184,17 @@ def value_pickler() -> Any:
             return reduced
 
     return ValuePickler
+
+
+def _is_array_type(obj: Any) -> bool:
+    """Return whether an object is a type such as ``c_double * 3``, which no module defines."""
+    ctypes: Any = sys.modules.get("_ctypes")
+    return (
+        ctypes is not None
+        and type(obj) is type(ctypes.Array)
+        and obj is not ctypes.Array
+        and obj is obj._type_ * obj._length_
+    )
 
 
 def _is_of_unknown(obj: Any) -> bool:
