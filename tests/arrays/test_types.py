@@ -107,6 +107,16 @@ def test_an_array_in_a_result_is_that_of_the_loop(name):
         assert found.flags.f_contiguous
 
 
+@pytest.mark.parametrize("dtype", ["uint16", "float8_e4m3fn"])
+def test_tensors_of_newer_types_arrive(dtype):
+    """PyTorch cannot load its own pickles of these."""
+    torch = pytest.importorskip("torch")
+    tensor = torch.arange(5000.0).to(getattr(torch, dtype))[::2]
+    for found in (as_result(tensor)[1], nbshare.share(tensor, wrap=True).get()):
+        assert (found.dtype, found.stride()) == (tensor.dtype, tensor.stride())
+        assert found.tolist() == tensor.tolist()
+
+
 @pytest.mark.parametrize("form", ["c", "N", "@l", "P"])
 def test_a_memoryview_keeps_a_format_that_numpy_lacks(form):
     """A memoryview of characters, sizes or pointers does not become bytes."""

@@ -230,13 +230,30 @@ def _series(table: Any, ordered: dict[str, bool]) -> Any:
 
 def _torch() -> Known:
     """Yield the storage types, through which tensors, parameters and modules are pickled."""
+    from torch import Tensor
     from torch.storage import (
         TypedStorage,
         UntypedStorage,
     )
 
+    yield Tensor, _tensor_apart, False
     yield UntypedStorage, _storage_apart, False
     yield TypedStorage, _typed_storage_apart, False
+
+
+def _tensor_apart(tensor: Any) -> Any:
+    """Reduce a tensor as it does itself.
+
+    PyTorch cannot load its own pickles of unsigned integers and other newer types, because it
+    expects a typed storage there.
+    """
+    import torch
+    from torch.storage import TypedStorage, UntypedStorage
+
+    rebuild, (first, *others) = tensor.__reduce_ex__(5)
+    if type(first) is UntypedStorage:
+        first = TypedStorage(wrap_storage=first, dtype=torch.uint8, _internal=True)
+    return rebuild, (first, *others)
 
 
 def _storage_apart(storage: Any) -> Any:
