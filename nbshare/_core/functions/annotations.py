@@ -54,7 +54,10 @@ def signature_of(func: Callable[..., Any]) -> inspect.Signature:
     """
     if sys.version_info >= (3, 14):
         return inspect.signature(func, annotation_format=Format.STRING)
-    return inspect.signature(func)
+    try:
+        return inspect.signature(func)
+    except SystemError as error:  # raised by CPython 3.11 if another thread parses at the same time
+        raise ValueError(f"the signature of {func!r} cannot be parsed now") from error
 
 
 def text_of(signature: inspect.Signature) -> str:
