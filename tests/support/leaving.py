@@ -31,6 +31,11 @@ def note(i, folder):
     return os.getpid(), i
 
 
+def new_log(folder):
+    """Open a log of this worker, which nobody closes."""
+    return open(Path(folder, f"log-{os.getpid()}"), "w")
+
+
 def _await_main(path):
     threading.main_thread().join()
     path.touch()

@@ -6,8 +6,9 @@ import random
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from functools import partial
+from functools import cache, partial
 
 import numpy as np
 import pytest
@@ -138,6 +139,64 @@ def test_one_that_hangs_delays_the_end_by_a_second(hang, cold):
     nbshare.shutdown()
     assert time.monotonic() - began < 10  # not an hour
     assert not lives(pid)
+
+
+def by_class(folder):
+    """Return a function that keeps a file in a class."""
+
+    class Log:
+        file = None
+
+    def note(i):
+        Log.file = Log.file or leaving.new_log(folder)
+        Log.file.write(f"{i}\n")
+
+    return note
+
+
+def by_itself(folder):
+    """Return a function that keeps a file as its attribute."""
+
+    def note(i):
+        if not hasattr(note, "file"):
+            note.file = leaving.new_log(folder)
+        note.file.write(f"{i}\n")
+
+    return note
+
+
+def by_cache(folder):
+    """Return a function that keeps a file in the cache of another one."""
+
+    @cache
+    def log():
+        return log and leaving.new_log(folder)
+
+    return lambda i: log().write(f"{i}\n")
+
+
+def by_threads(folder):
+    """Return a function that writes in a thread, later."""
+
+    @cache
+    def tools():
+        return tools and (ThreadPoolExecutor(1), leaving.new_log(folder))
+
+    def note(i):
+        pool, file = tools()
+        pool.submit(lambda: (time.sleep(0.02), file.write(f"{i}\n")))
+
+    return note
+
+
+@pytest.mark.parametrize("make", [by_class, by_itself, by_cache, by_threads])
+@pytest.mark.parametrize("limit", [None, 4])
+def test_a_function_that_is_sent_by_value_may_leave_files_open(tmp_path, cold, make, limit):
+    """The file is written, although the call's end makes the function and the file garbage."""
+    parallel_map(make(tmp_path), range(N), max_workers=2, max_tasks_per_child=limit)
+    nbshare.shutdown()
+    lines = [line for path in tmp_path.iterdir() for line in path.read_text().split()]
+    assert sorted(map(int, lines)) == [*range(N)]
 
 
 def test_prints_of_exit_handlers_appear(cold, capfd):

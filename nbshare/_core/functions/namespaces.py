@@ -54,6 +54,11 @@ class Namespaces:
     def __exit__(self, *_: object) -> None:
         _loading.namespaces = self._outer
 
+    @property
+    def has_own(self) -> bool:
+        """Whether there are variables or classes of no imported module."""
+        return bool(self._classes) or any(_module_of(x) is None for x in self._variables.values())
+
     def keep(self) -> None:
         """Keep the current variables and classes. Later parts of the call do not replace them."""
         self._kept = {id(names): frozenset(names) for names in self._variables.values()}

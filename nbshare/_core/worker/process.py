@@ -43,6 +43,7 @@ from nbshare._core.wire.messages import Channel
 from nbshare._core.wire.orders import CallOrder
 from nbshare._core.worker import streams
 from nbshare._core.worker.identity import introduce
+from nbshare._core.worker.left_open import flush_files, watch_files
 from nbshare._core.worker.state import InheritedState, leave, restore_variables, show_crashes
 from nbshare._core.worker.work import Caller, Work
 
@@ -130,6 +131,7 @@ def _set_up(inherited: InheritedFds) -> Channel:
     if not has_low:  # the owner has no standard streams
         streams.replace_streams((inherited.out_fd, inherited.err_fd))
     show_crashes()
+    watch_files()
     if "numpy.random" in sys.modules:  # because all forked workers would draw the same numbers
         sys.modules["numpy.random"].seed()
     return channel
@@ -240,6 +242,8 @@ def work_on(
         except ItemStopped:  # dismissed while it waited for a reply
             pass
         work.note_peak()
+        if work.has_variables:
+            flush_files()
         caller.is_spent |= work.is_spent
     except BaseException as error:  # noqa: BLE001 - loading the function runs users' code
         # An item of an earlier call may have broken this process, for example by a change in NumPy,

@@ -529,6 +529,11 @@ class Work:
     # For `Job.stats`.
     #
 
+    @property
+    def has_variables(self) -> bool:
+        """Whether variables of its functions were sent, which are dropped after the call."""
+        return self._namespaces.has_own
+
     def note_peak(self) -> None:
         """Record the peak memory of this process."""
         self._slot[PEAK] = processes.peak_bytes()
