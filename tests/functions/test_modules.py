@@ -272,6 +272,25 @@ print(run())
     assert script(code).splitlines() == ["[2, 3] [2, 3]", "True", "True"]
 
 
+def test_files_of_another_language_go_by_value(script, tmp_path):
+    """Also if the import hook of that language was there before nbshare."""
+    (tmp_path / "helpers.lang").write_text(MADE.replace("def", "function"))
+    code = f"""
+import importlib.machinery, sys
+compiled = importlib.machinery.SourceFileLoader.source_to_code
+def translated(self, data, path, **options):
+    return compiled(self, data.replace(b"function", b"def"), path, **options)
+importlib.machinery.SOURCE_SUFFIXES.append(".lang")
+importlib.machinery.SourceFileLoader.source_to_code = translated
+sys.path_importer_cache.clear()
+{START}
+import helpers
+for f in helpers.f, lambda x: helpers.f(x):
+    print(*parallel_map(f, range(3)), *Executor().map(f, range(3)))
+"""
+    assert script(code) == "2 3 4 2 3 4\n" * 2
+
+
 def test_an_import_of_a_module_that_workers_do_not_have_names_its_loader(script):
     """And says what to do."""
     code = f"""{START}{WAYS["by a loader"]}

@@ -12,21 +12,23 @@ import sys
 import weakref
 from collections.abc import Mapping
 from importlib.machinery import (
+    EXTENSION_SUFFIXES,
     BuiltinImporter,
     FrozenImporter,
     NamespaceLoader,
-    all_suffixes,
 )
 from operator import call, is_
 from types import ModuleType
 from typing import Any, NamedTuple
 
 from nbshare._core.functions.installed import is_installed
+from nbshare._core.system import SYSTEM
 
 # The names of the caller's script. The second one in a process spawned by multiprocessing.
 MAIN, SPAWNED_MAIN = MAINS = "__main__", "__mp_main__"
 _OF_ZIPS = "zipimport", "zipimporter"  # not imported here, because few processes need it
-SUFFIXES = tuple(all_suffixes())  # suffixes of files that Python imports
+# Suffixes of files that Python imports, without those that an import hook has added to its lists.
+SUFFIXES = (".py", ".pyc", *EXTENSION_SUFFIXES, *([".pyw"] if SYSTEM == "windows" else []))
 _variables: Any = vars(ModuleType)["__dict__"]  # because a subclass may hide this descriptor
 
 
