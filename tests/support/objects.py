@@ -29,6 +29,12 @@ def labelled() -> Labelled:
     return array
 
 
+def small_labelled(i: int) -> dict[str, Labelled]:
+    array = np.ones(1).view(Labelled)
+    array.label = str(i)
+    return {"array": array}
+
+
 @dataclasses.dataclass
 class Station:
     """A record of arrays and other things."""

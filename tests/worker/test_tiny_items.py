@@ -16,7 +16,7 @@ from nbshare.errors import (
     MixedResultsWarning,
     TaskError,
 )
-from tests.support import policies
+from tests.support import objects, policies
 from tests.support.grids import combined
 from tests.support.outcomes import BACKENDS, MANY, backends, runs, said
 
@@ -32,6 +32,12 @@ def test_tiny_items_give_exactly_what_the_function_returns(kind):
     values = [policies.give(i, kind) for i in range(SOME)]
     result = parallel_map(policies.give, range(SOME), shared={"kind": kind}, out="list")
     assert list(map(facts, result)) == list(map(facts, values))
+
+
+def test_tiny_items_give_objects_with_all_their_attributes():
+    """NumPy's own pickle of a subclass of ndarray omits them, for results stored together too."""
+    result = parallel_map(objects.small_labelled, range(SOME))
+    assert [each["array"].label for each in result] == [f"{i}" for i in range(SOME)]
 
 
 def facts(value):

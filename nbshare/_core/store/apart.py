@@ -21,6 +21,9 @@ from nbshare._core.arrays.shared_array import SharedArray
 from nbshare._core.functions.pickling import Keep, value_pickler
 from nbshare._core.store.logs import OUT_OF_BAND
 
+# Returns a pickler for the arguments of `functions.pickling.dumps_apart`.
+MakePickler = Callable[[bool, io.BytesIO, Keep], Any]
+
 
 def _array_apart(array: npt.NDArray[Any]) -> Any:
     if array.nbytes < OUT_OF_BAND or array.dtype.hasobject or array.dtype.char == "T":
@@ -48,7 +51,7 @@ _ARRAYS: dict[type, Reduce] = {
 }
 
 
-def pickler_maker() -> Callable[[bool, io.BytesIO, Keep], Any]:
+def pickler_maker() -> MakePickler:
     """Return a function that creates the picklers for a worker's results in a call."""
     tables = DispatchTables(_ARRAYS)
 

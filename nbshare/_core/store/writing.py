@@ -52,6 +52,8 @@ class ResultStore:
         result.
     takes_objects : bool
         Whether `put_objects` stores results, because one was not a number of this class.
+    make_pickler : callable
+        Returns the picklers of results (`store.apart`).
     """
 
     def __init__(
@@ -64,7 +66,7 @@ class ResultStore:
     ) -> None:
         self._agree, self._ask, self._began_ns = agree, ask, began_ns
         self._log = LogWriter(announce)
-        self._make_pickler = pickler_maker()
+        self.make_pickler = pickler_maker()
         self._spec: OutputSpec | None = None
         self._page, self._n = page, 0  # the number of rows to fill
         self._rows: Rows | None = None
@@ -178,7 +180,7 @@ class ResultStore:
 
     def _append(self, i: int, value: Any) -> None:
         try:
-            data, buffers = dumps_apart(value, OUT_OF_BAND, self._make_pickler)
+            data, buffers = dumps_apart(value, OUT_OF_BAND, self.make_pickler)
         except Exception as error:
             note_on_result(error, value)
             raise

@@ -449,7 +449,11 @@ class Work:
 
         try:
             results = map(self._func, *columns)
-            parts = frozen(results) if are_objects else numbers(results, store.number)
+            parts = (
+                frozen(results, store.make_pickler)
+                if are_objects
+                else numbers(results, store.number)
+            )
             try:
                 is_end = gather(parts, values, odd, every, goes_on)
             finally:
