@@ -13,6 +13,7 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from nbshare import parallel_map
+from nbshare._core.store.apart import pickler_maker
 from nbshare._core.worker.items import frozen
 from tests.support import figures
 
@@ -56,7 +57,7 @@ VALUES = [
 def test_a_value_is_not_pickled_alone(value):
     """Dates, paths, numbers and the like cannot change before they are stored with others."""
     results = [value, value, (value, 1), [value], {"key": value}, {value: 1}]
-    assert [x for part in frozen(results) for x in part] == results
+    assert [x for part in frozen(results, pickler_maker()) for x in part] == results
 
 
 @pytest.mark.parametrize(
@@ -66,14 +67,15 @@ def test_a_value_is_not_pickled_alone(value):
 )
 def test_other_objects_are_pickled_at_once(value):
     """Somebody may change them before they are stored."""
-    assert [type(x) for part in frozen([value, [value]]) for x in part] == [bytearray] * 2
+    parts = frozen([value, [value]], pickler_maker())
+    assert [type(x) for part in parts for x in part] == [bytearray] * 2
 
 
 def test_times_are_told_apart_by_their_zones():
     """Only those whose zone may change are pickled at once."""
     zones = [None, dt.UTC, Zone(), None, Zone(), ZoneInfo("UTC")]
     results = [NOON.replace(tzinfo=zone) for zone in zones]
-    found = [x for part in frozen(results) for x in part]
+    found = [x for part in frozen(results, pickler_maker()) for x in part]
     assert [type(x) is bytearray for x in found] == [type(zone) is Zone for zone in zones]
 
 
