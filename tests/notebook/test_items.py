@@ -65,6 +65,15 @@ def test_the_name_of_the_items_is_at_their_axis(items, label):
     assert axes_of(items).get_xlabel() == label
 
 
+def test_times_of_xarray_are_dates_at_the_axis():
+    times = xr.DataArray(DAYS, dims="time", name="time")
+    axes = axes_of(times)
+    assert axes.get_xlabel() == "time"
+    assert (
+        axes.lines[0].get_xdata().tolist() == DAYS.to_numpy().astype("M8[D]").astype(int).tolist()
+    )
+
+
 def test_the_name_of_a_polars_series_and_of_keys_is_at_their_axis():
     polars = pytest.importorskip("polars")
     assert axes_of(polars.Series("depth", [1.0, 2.0])).get_xlabel() == "depth"

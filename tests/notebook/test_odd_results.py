@@ -199,6 +199,26 @@ def test_masked_values_and_nan_are_left_out_of_a_line(how):
         assert "1 NaN left out" in axes.get_title("left")
 
 
+@pytest.mark.parametrize("dtype", ["Int64", "Float32", "boolean", "float64[pyarrow]"])
+def test_missing_values_of_a_series_are_counted_as_missing(dtype):
+    if "pyarrow" in dtype:
+        pytest.importorskip("pyarrow")
+    results = [pd.Series([1, pd.NA, 0], dtype=dtype) for _ in range(500)]
+    figure = LiveFigure(played(results, 1), "hist")
+    assert figure.frame(final=True).title == "horizon: 500 of 500, 500 missing"
+    figure = LiveFigure(played(results * 3, 1), "line")
+    assert figure.frame(final=True).title == "horizon: 1500 of 1500, 1,500 missing"
+
+
+@pytest.mark.parametrize("kind", ["line", "image", "hist"])
+@pytest.mark.parametrize("dtype", ["bfloat16", "float8_e5m2", "int4"])
+def test_numbers_of_ml_dtypes_are_drawn(dtype, kind):
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    array = np.array([1, 2, 4]).astype(getattr(ml_dtypes, dtype))
+    for results in (array, list(array), [array, array]):
+        assert "of" in LiveFigure(played(results, 1), kind).frame(final=True).title
+
+
 # -- frames that fail ------------------------------------------------------------------------------
 
 

@@ -151,7 +151,13 @@ class Reader:
             raise TypeError(f"of type {type(result).__name__}")
         if is_masked(result):
             self.n_missing += int(np.count_nonzero(result.mask))
-        return unmasked(result)
+        dtype = getattr(result, "dtype", None)
+        if getattr(dtype, "kind", "") in "biuf" and hasattr(dtype, "na_value"):  # of pandas
+            n_missing = int(np.count_nonzero(result.isna()))
+            self.n_missing += n_missing
+            result = result.to_numpy(float, na_value=np.nan) if n_missing else result
+        result = unmasked(result)
+        return np.asarray(result) if hasattr(result, "__array__") else result
 
     def _row(self, result: Any, parts: Sequence[Any]) -> Any:
         """Return the parts of a result as a row. An error names the type of the result."""

@@ -324,6 +324,8 @@ def read(plot: LivePlot, reader: Reader, partial: Any, items: NDArray[np.intp]) 
                 raise
             is_huge = isinstance(error, OverflowError)
             raise refusal(plot, "too large for float64" if is_huge else str(error)) from None
+    if part.dtype.kind == "V" and np.can_cast(part.dtype, np.float64):
+        part = part.astype(np.float64)  # of ml_dtypes, such as bfloat16
     if part.dtype.kind not in "biufcMm":
         raise refusal(plot, f"arrays of dtype {part.dtype}")
     if part.dtype.kind == "M":
@@ -498,9 +500,9 @@ def write_dates(axis: Axis, zone: dt.tzinfo | None = None) -> None:
 
 def remark_on(n_odd: int, n_outside: int, n_missing: int = 0) -> str:
     """Return the title's remark on values that are missing, not finite or outside the range."""
-    remark = f", {n_missing} missing" if n_missing else ""
-    remark += f", {n_odd} not finite" if n_odd else ""
-    return remark + (f", {n_outside} outside" if n_outside else "")
+    remark = f", {n_missing:,} missing" if n_missing else ""
+    remark += f", {n_odd:,} not finite" if n_odd else ""
+    return remark + (f", {n_outside:,} outside" if n_outside else "")
 
 
 def points(size: float) -> float:
