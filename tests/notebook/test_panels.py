@@ -124,6 +124,13 @@ def test_parts_of_results_on_a_grid_have_a_panel_each(value):
     assert axes["n"].images[0].get_clim() == (-5, 0)
 
 
+def test_images_of_parts_over_a_grid_fill_their_places():
+    """As those of one number do, because pixels that are squares would be tiny."""
+    results = [{"E": float(i), "n": -1.0 * i} for i in range(12)]
+    axes, _ = panels(results, grid(a=range(6), b=B))
+    assert axes["E"].get_aspect() == axes["n"].get_aspect() == "auto"
+
+
 @pytest.mark.parametrize("kind", ["image", "line"])
 def test_parts_over_a_grid_of_three_axes_have_a_panel_for_each_value_of_the_third(kind):
     """No panel shows values of several axes as the rows of one."""

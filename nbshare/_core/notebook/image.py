@@ -223,7 +223,8 @@ class ImagePainter(Painter):
         # Coordinates grow upwards, but the first row is on top if rows are only numbered.
         axes.set(xlim=(left, right), ylim=(top, bottom) if layout.y.is_index else (bottom, top))
         # Numbers and rows fill a small place, unless they are drawn to scale.
-        is_small = isinstance(axes.figure, SubFigure) or not plot._is_keyed
+        is_alone = axes.get_subplotspec().get_gridspec().get_geometry() == (1, 1)  # type: ignore[union-attr]
+        is_small = isinstance(axes.figure, SubFigure) or not is_alone
         fills = is_small and not (self._is_stack or is_to_scale(plot))
         axes.set_aspect("auto" if fills else layout.aspect)
         letters = sum(len(name) + 2 for name in layout.x.names or ())
