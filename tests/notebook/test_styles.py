@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+
 import matplotlib as mpl
 import matplotlib.style
 import numpy as np
@@ -52,3 +54,15 @@ def test_no_text_overlaps_or_is_cut_in_any_style(style, plot, in_users_style):
         figure = LiveFigure(job, kind, in_users_style=in_users_style)
         figure.frame(final=True)
         assert faults(figure.figure) == []
+
+
+def test_a_font_that_is_missing_is_told_once(caplog):
+    """Not for each text of each frame, as Matplotlib does. Plots of the user's are left alone."""
+    job = played(XS, 1)
+    with mpl.style.context({"font.family": "No Such Font"}):
+        figure = LiveFigure(job, "line")
+        for final in (False, False, True):
+            figure.frame(final=final)
+    told = [each for each in caplog.records if "No Such Font" in each.getMessage()]
+    assert len(told) == 1
+    assert logging.getLogger("matplotlib.font_manager").filters == []

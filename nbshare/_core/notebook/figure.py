@@ -8,10 +8,12 @@ from __future__ import annotations
 import base64
 import copy
 import io
+import logging
 import math
 import textwrap
 import threading
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any, cast
@@ -57,6 +59,8 @@ _IMAGE, _AROUND, _LEAST_WIDTH = 370, 160, 440
 _MARGIN = 0.08  # inches
 _TITLE_CHARACTER, _LEAST_TITLE = 7.5, 20  # approximate pixels, and fewest characters in a line
 _PAINTERS = {"line": LinePainter, "hist": HistPainter, "image": ImagePainter}
+
+_FONT_LOG = logging.getLogger("matplotlib.font_manager")
 
 _DPI = 100  # resolution of live frames
 _FINAL_DPI = 200, 150, 100  # resolutions of the last frame. The first is sharp on fine screens
@@ -126,6 +130,7 @@ class LiveFigure:
         self._painters: list[AnyPainter] = []
         self._trend: list[tuple[int, Any]] = []  # number of items and the result of them
         self._n_soon: float = 0
+        self._told: set[str] = set()
         # Flags of the results in the current frame, those that it may show, and those in the last
         # good frame.
         self._drawn: NDArray[np.bool_] | None = None
@@ -179,10 +184,22 @@ class LiveFigure:
         """An error that the user's ``value=`` raised for a result, or None."""
         return next(filter(None, (painter.problem for painter in self._painters)), None)
 
-    def _styled(self) -> AbstractContextManager[Any]:
+    @contextmanager
+    def _styled(self) -> Iterator[None]:
         """Set Matplotlib's style, which all threads share, if no other thread may be drawing."""
         is_alone = threading.current_thread() is threading.main_thread()
-        return mpl.style.context(self._style) if self._style and is_alone else nullcontext()
+        _FONT_LOG.addFilter(self._is_news)
+        try:
+            with mpl.style.context(self._style) if self._style and is_alone else nullcontext():
+                yield
+        finally:
+            _FONT_LOG.removeFilter(self._is_news)
+
+    def _is_news(self, record: logging.LogRecord) -> bool:
+        """Return whether Matplotlib logs a message for the first time, not for a further text."""
+        n_told = len(self._told)
+        self._told.add(record.getMessage())
+        return len(self._told) > n_told
 
     def paint(self, *, final: bool) -> tuple[str, bool] | None:
         """Update the axes. Return the title, and whether all results so far are shown."""
