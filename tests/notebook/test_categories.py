@@ -241,3 +241,33 @@ def test_rows_of_a_grid_of_two_axes_have_panels_of_the_second(kind):
     else:
         assert panels[1].lines[2].get_ydata().tolist() == rows[1::2, 2].tolist()
         assert panels[1].lines[2].get_xdata().tolist() == [1, 2, 3]
+
+
+# -- many and long names ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["line", "hist"])
+@pytest.mark.parametrize("n", [13, 40])
+def test_each_tick_of_many_names_has_one(n, kind):
+    results = [f"name {k}" for k in range(n)]
+    axis = getattr(drawn(results, kind).axes[0], "yaxis" if kind == "line" else "xaxis")
+    shown = labels(axis)
+    assert len(shown) == len(axis.get_ticklocs()) >= 5
+    assert shown == [results[k] for k in axis.get_ticklocs()]
+
+
+def test_long_names_of_many_items_are_turned_and_differ():
+    names = [f"a name that is long, of the model number {k}" for k in range(14)]
+    shown = labels(drawn(np.arange(14.0), items=names).axes[0].xaxis)
+    assert len(shown) >= 7
+    assert len({*shown}) == len(shown)
+    assert all(text.endswith(f"number {2 * k}") for k, text in enumerate(shown))
+
+
+def test_long_names_of_lines_leave_room_for_the_lines():
+    key = "the name of a number that is long "
+    figure = drawn([{key + "a": k, key + "b": -k} for k in range(9)])
+    (axes,) = figure.axes
+    assert axes.bbox.width > figure.bbox.width / 2
+    texts = [text.get_text().replace("\n", " ") for text in axes.get_legend().texts]
+    assert texts == [key + "a", key + "b"]

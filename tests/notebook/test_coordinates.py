@@ -103,6 +103,13 @@ def test_values_of_an_uneven_axis_are_ticks_if_they_have_room():
     assert {"1", "2", "3"} != set(labels(axes.xaxis)[:3])
 
 
+def test_two_values_of_a_grid_are_the_ticks():
+    axes = drawn(np.arange(4.0), grid(a=[10, 5], b=[0.25, 2]))
+    assert (labels(axes.yaxis), labels(axes.xaxis)) == (["10", "5"], ["0.25", "2"])
+    axes = drawn(np.arange(4.0), grid(a=[10, 5], b=[0.25, 2]), "line")
+    assert sorted(labels(axes.xaxis)) == ["10", "5"]
+
+
 def test_a_single_value_of_a_grid_is_the_only_tick():
     """And not numbers around it, at which there is nothing."""
     axes = drawn(np.arange(3.0), grid(a=[5.0], b=[1, 2, 3]))

@@ -31,6 +31,7 @@ from nbshare._core.notebook.values import (
     Painter,
     calm,
     dress,
+    in_lines,
     named,
     points,
     read,
@@ -163,7 +164,8 @@ class LinePainter(Painter):
             self._draw_bar(figure, ax=axes, fraction=0.05, pad=0.02)
             return
         look = {**_KEY, "fontsize": points(9), "title_fontsize": points(9), "title": title}
-        key = figure.legend(self._lines, names, loc="outside right upper", **look)
+        texts = [*map(in_lines, names)]
+        key = figure.legend(self._lines, texts, loc="outside right upper", **look)
         key.get_title().set_color(GREY)
 
     def _draw_bar(self, figure: Any, **place: Any) -> None:
@@ -184,6 +186,7 @@ class LinePainter(Painter):
         n_above = sum(map(len, names)) + 3 * len(names)
         if n_above > _SHARE_ABOVE * room_of(self._axes.xaxis) or title:
             look |= {"loc": "upper left", "bbox_to_anchor": (1, 1), "title": title}
+            names = [*map(in_lines, names)]
         else:
             self.n_above = n_above
             look |= {"loc": "lower right", "bbox_to_anchor": (1, 1), "ncols": len(names)}

@@ -135,7 +135,7 @@ class Coordinates:
     def write(self, axis: Axis) -> None:
         """Choose the ticks of an axis, which has its scale.
 
-        A single value, and uneven ones, become the ticks if there is room for their names.
+        One or two values, and uneven ones, become the ticks if there is room for their names.
         """
         if self.is_index and len(self.values) == 1:
             axis.set_ticks([])
@@ -145,9 +145,9 @@ class Coordinates:
             write_dates(axis, self.zone)
         else:
             is_whole = self.kind in "iu"
-            is_uneven = not self.is_even or len(self.values) == 1
+            are_few = len(self.values) < 3 and not self.is_index
             values = self.values[np.isfinite(self.values)]
-            if is_uneven and len(values) <= _MOST_WRITTEN:
+            if (are_few or not self.is_even) and len(values) <= _MOST_WRITTEN:
                 names = names_of(values.astype(int) if is_whole else values)
                 if self._have_room(axis, values, names):
                     axis.set_ticks(values, labels=names)

@@ -6,7 +6,7 @@ import datetime as dt
 import math
 import textwrap
 import time
-from typing import Any, Literal
+from typing import Any
 
 import matplotlib as mpl
 import numpy as np
@@ -31,6 +31,7 @@ _WIDE, _TALL = 60, 40  # characters along an axis that Matplotlib's usual number
 _ROOM, _WIDTH, _ROOM_BESIDE, _HEIGHT = 90, 760, 50, 440
 _ABOVE_AND_BELOW = 110  # pixels of title, ticks and label, which grow with the user's letters
 _MOST, _MOST_NAMES = 10, 12  # most ticks of an axis, and most names that are all written
+_FEW_NAMES, _NAME = 4, 24  # names that are too few, and most characters in a line of one
 _MOST_POINTS = 18  # the largest letters
 _LETTER = 0.62  # width of a digit, in units of its height
 _LEAST_STEP = 5.0  # characters from a name to the next if these are turned by 30°
@@ -426,24 +427,23 @@ def room_of(axis: Axis) -> float:
 def write_names(axis: Axis, names: list[str]) -> None:
     """Write names at the places 0, 1, 2, … of an axis, or only some of them if they are many."""
     is_x = isinstance(axis, XAxis)
-    room = room_of(axis) if is_x else math.inf
-    if len(names) <= _MOST_NAMES:
-        lines = int(min(room / max(len(names), 1) - 2, 24))
-        axis.set_major_locator(FixedLocator(range(len(names))))
-        fits = all(len(word) <= lines for name in names for word in name.split())
-        if fits or not is_x:
-            wide = max(lines, 8)
-            names = ["\n".join(textwrap.wrap(_cut(name, 3 * wide), wide)) for name in names]
-        else:  # turned, in one line each
-            names = [_cut(name, 32) for name in names]
-            is_steep = room / len(names) < _LEAST_STEP
-            axis.axes.tick_params(axis="x", labelrotation=90 if is_steep else 30)
-            for label in axis.get_ticklabels():
-                label.set(ha="right", va="center" if is_steep else "top", rotation_mode="anchor")
+    room, n, step = room_of(axis) if is_x else math.inf, len(names), 1
+    if n <= _MOST_NAMES:
+        lines = int(min(room / max(n, 1) - 2, _NAME))
+        is_turned = is_x and any(len(word) > lines for name in names for word in name.split())
+        names = [_cut(name, 32) if is_turned else in_lines(name, max(lines, 8)) for name in names]
     else:  # every k-th
         names = [_cut(name, 32) for name in names]
         fits_in = room // (2 + max(map(len, names))) if is_x else _MOST
-        axis.set_major_locator(whole_places(int(min(max(1, fits_in), _MOST))))
+        if is_turned := fits_in < _FEW_NAMES:
+            fits_in = room // _LEAST_STEP
+        step = math.ceil(n / min(max(1, fits_in), _MOST))
+    axis.set_major_locator(FixedLocator(range(0, n, step)))
+    if is_turned:  # in one line each
+        is_steep = room * step / n < _LEAST_STEP
+        axis.axes.tick_params(axis="x", labelrotation=90 if is_steep else 30)
+        for label in axis.get_ticklabels():
+            label.set(ha="right", va="center" if is_steep else "top", rotation_mode="anchor")
 
     def name_at(place: float, _: object) -> str:
         k = round(place)
@@ -452,13 +452,14 @@ def write_names(axis: Axis, names: list[str]) -> None:
     axis.set_major_formatter(FuncFormatter(name_at))
 
 
+def in_lines(name: str, width: int = _NAME) -> str:
+    """Return a name in up to three lines of a width."""
+    return "\n".join(textwrap.wrap(_cut(name, 3 * width), width))
+
+
 def _cut(name: str, n: int) -> str:
-    return name if len(name) <= n else name[: n - 1] + "…"
-
-
-def whole_places(most: int | Literal["auto"] = "auto") -> MaxNLocator:
-    """Return a locator of ticks at whole numbers only, by default as many as fit."""
-    return MaxNLocator(most, integer=True, steps=[1, 2, 5, 10])
+    """Cut a long name in the middle, because names often differ in their last letters."""
+    return name if len(name) <= n else f"{name[: n // 2]}…{name[n // 2 + 1 - n :]}"
 
 
 class _RoomyLocator(AutoLocator):
@@ -481,7 +482,7 @@ class _RoomyLocator(AutoLocator):
 
 def write_whole(axis: Axis) -> None:
     """Place the ticks of an axis at whole numbers only."""
-    axis.set_major_locator(whole_places())
+    axis.set_major_locator(MaxNLocator("auto", integer=True, steps=[1, 2, 5, 10]))
 
 
 def write_dates(axis: Axis, zone: dt.tzinfo | None = None) -> None:
