@@ -315,3 +315,81 @@ def test_all_texts_of_a_users_plot_are_grey_but_those_with_a_colour(in_backgroun
     assert colours.pop("red") == "#ff0000"
     assert set(colours.values()) == {GREY}
     assert not figure.figure.axes[0].get_legend().get_frame_on()
+
+
+# -- scales that fit the values ----------------------------------------------------------------
+
+
+WITH_OUTLIER = np.where(np.arange(900) == 77, 1e6, np.sin(np.arange(900.0)))
+
+
+@pytest.mark.parametrize("kind", ["line", "image", "hist"])
+def test_outliers_that_hide_the_other_values_are_told(kind):
+    results = WITH_OUTLIER.reshape(30, 30) if kind == "image" else WITH_OUTLIER
+    remark = "horizon: {0} of {0}, outliers hide most values (see limits='robust')"
+    assert drawn(results, LivePlot(kind))[1] == remark.format(len(results))
+    assert "outliers" not in drawn(results, LivePlot(kind, limits="robust"))[1]
+
+
+@pytest.mark.parametrize("kind", ["line", "image", "hist"])
+@pytest.mark.parametrize(
+    "results",
+    [
+        np.random.default_rng(0).normal(size=900),
+        np.eye(30).ravel(),  # robust limits would not help
+        WITH_OUTLIER[60:100],  # one of so few is not outside of robust limits
+        np.full(9, 2.0),
+    ],
+)
+def test_values_without_outliers_have_no_remark(results, kind):
+    assert drawn(results, LivePlot(kind))[1] == "horizon: {0} of {0}".format(len(results))
+
+
+@pytest.mark.parametrize("offset", [0, -1e6, 1e9, 1e12])
+def test_all_points_of_a_line_are_within_its_axes(offset):
+    results = offset + np.linspace(0, 0.004, 40) * max(1, abs(offset) / 1e9)
+    axes, _ = drawn(results, LivePlot())
+    low, high = axes.get_ylim()
+    assert low < results.min() < results.max() < high
+
+
+@pytest.mark.parametrize("n", [1, 40, 2000])
+def test_the_only_value_of_a_histogram_is_in_the_middle_of_its_bar(n):
+    axes, _ = drawn(np.full(n, 2.5), LivePlot("hist"))
+    counts, edges, _ = axes.patches[0].get_data()
+    (k,) = np.flatnonzero(counts)
+    assert edges[k : k + 2].mean() == pytest.approx(2.5)
+
+
+DAY = np.datetime64("2026-03-01")
+
+
+@pytest.mark.parametrize("kind", ["line", "hist"])
+def test_equal_dates_have_an_axis_of_a_few_days(kind):
+    axes, _ = drawn(np.full(5, DAY), LivePlot(kind))
+    low, high = axes.get_ylim() if kind == "line" else axes.get_xlim()
+    assert low < DAY.astype(int) < high < low + 2
+
+
+@pytest.mark.parametrize("kind", ["line", "image", "hist"])
+@pytest.mark.parametrize("are_items", [False, True])
+def test_the_first_and_the_last_date_of_matplotlib_are_drawn(kind, are_items):
+    days = np.array(["0001-01-01", "2026-03-01", "9999-12-31"], "M8[D]")
+    job = played(np.arange(3.0) if are_items else days, 1)
+    job._inputs = days if are_items else None
+    frame = LiveFigure(job, kind).frame(final=True)
+    assert frame.title == "horizon: 3 of 3"
+
+
+@pytest.mark.parametrize("kind", ["line", "image", "hist"])
+@pytest.mark.parametrize(
+    ("results", "limits"),
+    [
+        (np.full(3, DAY), (0, 1)),
+        (np.arange(3.0), (DAY, DAY + 1)),
+        (np.arange(3.0), (DAY - DAY, DAY - DAY + 1)),
+    ],
+)
+def test_limits_of_another_kind_than_the_results_are_refused(results, limits, kind):
+    with pytest.raises(CannotDrawError, match=r"not of the kind of limits=\("):
+        drawn(results, LivePlot(kind, limits=limits))

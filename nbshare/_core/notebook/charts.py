@@ -39,6 +39,7 @@ from nbshare._core.notebook.values import (
     remark_on,
     room_of,
     sampled,
+    within_years,
     write_dates,
     write_label,
     write_names,
@@ -232,7 +233,10 @@ class LinePainter(Painter):
         finite = x[np.isfinite(x)]
         low, high = (finite.min(), finite.max()) if finite.size else (0.0, 0.0)
         margin = 0.02 * (high - low) or 0.5
-        self._axes.set_xlim(self._places.unscaled(np.array([low - margin, high + margin])))
+        low, high = low - margin, high + margin
+        if self._places.kind == "M":
+            low, high = within_years(low, high)
+        self._axes.set_xlim(self._places.unscaled(np.array([low, high])))
 
     def show_done(self) -> None:
         """Limit the x axis to the results, because no more will arrive."""
@@ -449,7 +453,8 @@ class HistPainter(Painter):
             self._edges_between.set_segments(lines if len(counts) <= _MOST_EDGED else [])
             half = self._half_of(edges)
             ends = self._ends(*(self.limits or (edges[0] + half, edges[-1] - half)))
-            self._axes.set_xlim(min(ends[0], edges[0]), max(ends[1], edges[-1]))
+            low, high = min(ends[0], edges[0]), max(ends[1], edges[-1])
+            self._axes.set_xlim(within_years(low, high) if self._dtype.kind == "M" else (low, high))
             self._axes.set_ylim(0, calm(0, max(1, int(counts.max())), margin=0.03)[1])
         n_odd = self._n_odd - self._n_not_positive - self._reader.n_padded
         n_missing = min(n_odd, self._reader.n_missing)
@@ -481,6 +486,8 @@ class HistPainter(Painter):
             low, high = max(low, self._low), min(high, self._high)
         counted = np.log10(inside) if self._is_log else inside
         n_bins = self._plot.bins or (auto_bins(counted) if inside.size else 1)
+        if self._low == self._high and self._plot.bins is None:
+            n_bins |= 1  # so that the only value is in the middle of a bar
         if is_whole and self._plot.bins is None:  # all bars contain the same number of integers
             first, n = math.ceil(low), max(math.floor(high) - math.ceil(low) + 1, 1)
             each = 1 if high - low < _MAX_WHOLE else -(-n // n_bins)

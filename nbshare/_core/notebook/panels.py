@@ -19,7 +19,7 @@ from nbshare._core.notebook.charts import MAX_LINES, n_lines
 from nbshare._core.notebook.live_plot import CannotDrawError, LivePlot
 from nbshare._core.notebook.pointer import Cells
 from nbshare._core.notebook.reading import Reader, is_missing, names_of, parts_of
-from nbshare._core.notebook.values import GREY, AnyPainter, Painter, first_of, points, room_of, span
+from nbshare._core.notebook.values import GREY, AnyPainter, Painter, first_of, points, room_of
 
 _MAX_PANELS = 12  # in a figure, as smaller ones would be illegible
 _COLUMNS, _ROWS = 4, 3
@@ -332,7 +332,7 @@ class PanelsPainter(AnyPainter):
         low, high = ends[:, 0].min(), ends[:, 1].max()
         for painter in self._painters:
             if self._panels.are_alike and low <= high:
-                painter.limits = self._limits or span(np.array([low, high]))
+                painter.limits = self._limits or (low, high)
             painter.show(final=final)
         return int(np.count_nonzero(is_shown)), "{}" + self._panels.remark
 

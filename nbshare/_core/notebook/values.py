@@ -126,6 +126,9 @@ class Painter(AnyPainter):
         first, self._reader = like or first_of(plot, partial, present)
         self._dtype, self._shape = first.dtype, first.shape[1:]
         self._plot = plot
+        kind, given = self._dtype.kind, np.asarray(plot.limits).dtype.kind
+        if isinstance(plot.limits, tuple) and kind != given and (given in "mM" or kind == "M"):
+            raise refusal(plot, "not of the kind of limits=({}, {})".format(*plot.limits))
         self._n_elements = math.prod(self._shape)
         if not self._n_elements:
             raise NothingYetError(
@@ -219,8 +222,11 @@ class Painter(AnyPainter):
             return low, high
         if self.categories is not None:
             return 0.0, float(max(len(self.categories) - 1, 1))
-        is_robust = limits is not None
-        return self.limits or span(finite if is_robust else np.array([low, high]), is_robust)
+        low, high = self.limits or (low, high)
+        if self._dtype.kind == "M" and low == high:
+            low, high = low - 0.5, high + 0.5
+        is_robust = limits is not None and self.limits is None
+        return span(finite if is_robust else np.array([low, high]), is_robust)
 
     def _ends(self, low: float, high: float, margin: float = 0.0) -> tuple[float, float]:
         """Return the ends of the scale for a range: the user's exactly, otherwise rounded."""
@@ -229,7 +235,8 @@ class Painter(AnyPainter):
         if self._is_log:
             low, high = calm(math.log10(low), math.log10(high), margin)
             return 10.0**low, 10.0**high
-        return calm(low, high, margin)
+        ends = calm(low, high, margin)
+        return within_years(*ends) if self._dtype.kind == "M" else ends
 
     def _positive(self, rows: NDArray[Any]) -> NDArray[Any]:
         """Return values with NaN in place of those that a logarithmic scale cannot show."""
@@ -243,18 +250,21 @@ class Painter(AnyPainter):
         """Return the title's remark on values that the scale shows badly or not at all.
 
         A logarithmic scale is suggested if half of the values are near the lower end of a linear
-        scale.
+        scale, and robust limits if they would show a small part of it.
         """
         if self._n_not_positive:
             return f", {self._n_not_positive:,} not positive"
-        if self._is_log or not 0 < low < high < math.inf or self._plot.limits is not None:
+        is_bounded = self._is_log or self._plot.limits is not None or self.categories is not None
+        if is_bounded or self._dtype.kind == "M" or not low < high:
             return ""
-        decades = math.log10(high) - math.log10(low)
-        if decades < _MOST_DECADES or self._dtype.kind == "M":
-            return ""
-        if np.median(finite[:: 1 + finite.size // 1000]) > _AT_THE_END * high:
-            return ""
-        return f", values span {decades:.0f} decades (see scale='log')"
+        some = finite[:: 1 + finite.size // 1000]
+        decades = math.log10(high) - math.log10(low) if low > 0 else 0
+        if decades >= _MOST_DECADES and np.median(some) <= _AT_THE_END * high:
+            return f", values span {decades:.0f} decades (see scale='log')"
+        below, above = np.percentile(some, _ROBUST).tolist()
+        if 0 < above - below < _AT_THE_END * (high - low) < math.inf:
+            return ", outliers hide most values (see limits='robust')"
+        return ""
 
     def _name(self, prefix: str = "") -> str:
         """Return the name of the results, the user's or a default, with the unit."""
@@ -393,6 +403,12 @@ def sampled(rows: NDArray[Any], n: int, seed: int = 0) -> NDArray[Any]:
     random = np.random.default_rng(seed).random((len(rows), n))
     places = ((np.arange(n) + random) * (rows.shape[1] / n)).astype(np.intp)
     return np.take_along_axis(rows, np.minimum(places, rows.shape[1] - 1), axis=1)
+
+
+def within_years(low: float, high: float) -> tuple[float, float]:
+    """Return a range of Matplotlib's days without those that it cannot show."""
+    first, end = (float(day.astype(float)) for day in _DATES)
+    return max(low, first), min(high, end - 1)
 
 
 def named(label: str, unit: str) -> str:
@@ -540,5 +556,6 @@ def calm(low: float, high: float, margin: float = 0.0) -> tuple[float, float]:
     The limits depend only on the data, so the last frame keeps those of the frame before.
     """
     margin *= high - low
-    ticks = MaxNLocator(20, steps=[1, 2, 5, 10]).tick_values(low - margin, high + margin)
+    low, high = low - margin, high + margin
+    ticks = MaxNLocator(20, steps=[1, 2, 5, 10]).tick_values(low, high)
     return min(float(ticks[0]), low), max(float(ticks[-1]), high)  # ticks are rounded
