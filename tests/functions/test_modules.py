@@ -346,3 +346,37 @@ except ModuleNotFoundError:
     print(*parallel_map(f, [1], checkpoint="run", progress=False))
 """
     assert script(code) == "2\n"
+
+
+HOOKED = """
+import sys
+from importlib.machinery import PathFinder, SourceFileLoader
+
+class Loader(SourceFileLoader):
+    def get_code(self, name):
+        return compile("def f(x): return x + 5", self.path, "exec")
+
+class Hook:
+    original = next(finder for finder in sys.meta_path if finder is PathFinder)
+
+    @classmethod
+    def find_spec(cls, name, path=None, target=None):
+        spec = cls.original.find_spec(name, path, target) if name == "checked" else None
+        if spec is not None and isinstance(spec.loader, SourceFileLoader):
+            spec.loader = Loader(name, spec.loader.path)
+        return spec
+
+sys.meta_path.insert(0, Hook)
+import checked
+
+def f(x):
+    return checked.f(x)
+"""
+
+
+def test_a_worker_file_may_install_an_import_hook(script, tmp_path):
+    """As libraries that check types do, which look for the finder of Python."""
+    (tmp_path / "hooked.py").write_text(HOOKED)
+    (tmp_path / "checked.py").write_text("def f(x): return x\n")
+    code = "from nbshare import parallel_map\nimport hooked\n"
+    assert script(f"{code}print(*parallel_map(hooked.f, range(2), progress=False))") == "5 6\n"

@@ -5,13 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Collection, Sequence
-from importlib.machinery import (
-    BuiltinImporter,
-    FrozenImporter,
-    ModuleSpec,
-    PathFinder,
-    SourceFileLoader,
-)
+from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from importlib.util import cache_from_source
 from types import ModuleType
 from typing import Any
@@ -88,29 +82,28 @@ class _StandardLibraryFirst:
 
 
 class _Fresh:
-    """Wraps another finder, such as Python's or an editable install's, to use our loaders."""
+    """Finds what the finders behind it find, such as Python's or an editable install's.
 
-    def __init__(self, finder: Any) -> None:
-        self._finder = finder
+    Their modules use our loaders. The finders stay as they are, because libraries look for them.
+    """
 
-    def find_spec(self, *args: Any) -> ModuleSpec | None:
-        spec: ModuleSpec | None = self._finder.find_spec(*args)
-        if spec is not None and type(spec.loader) is SourceFileLoader:
-            spec.loader = FreshLoader(spec.loader.name, spec.loader.path)
-        return spec
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._finder, name)
+    @classmethod
+    def find_spec(cls, *args: Any) -> ModuleSpec | None:
+        for finder in sys.meta_path[sys.meta_path.index(cls) + 1 :]:
+            find_spec = getattr(finder, "find_spec", None)  # finders of the old kind have none
+            spec: ModuleSpec | None = None if find_spec is None else find_spec(*args)
+            if spec is not None:
+                if type(spec.loader) is SourceFileLoader:
+                    spec.loader = FreshLoader(spec.loader.name, spec.loader.path)
+                return spec
+        return None
 
 
 def import_as_the_caller(overridden: Collection[str]) -> None:
     """Set up a worker's imports to find the modules that the caller's names mean."""
     _StandardLibraryFirst.overridden = overridden
-    if _StandardLibraryFirst in sys.meta_path:
-        return
-    without_files = BuiltinImporter, FrozenImporter
-    sys.meta_path[:] = [f if f in without_files else _Fresh(f) for f in sys.meta_path]
-    sys.meta_path.insert(0, _StandardLibraryFirst)
+    if _StandardLibraryFirst not in sys.meta_path:
+        sys.meta_path[:0] = _StandardLibraryFirst, _Fresh
 
 
 def overridden_names() -> list[str]:
