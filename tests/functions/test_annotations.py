@@ -21,6 +21,7 @@ import lazily
 LAZILY = """
 def f(x: Frame, k: pd.Series = 1) -> pd.DataFrame: return x + k
 def draw(x: Frame, rng: np.random.Generator): return x
+def wrong(x: "Frame" | None, y: 1 / 0 = 2): return x + 1
 def add(a: Frame, b: Frame) -> Frame: return a + b
 def load(n: Frame): return None
 def blocks() -> Frame: yield np.array([0.5, 1, 1.5])
@@ -42,6 +43,7 @@ LAZY_CALLS = {
     "initializer=": "parallel_map(lazily.f, range(3), initializer=lazily.load, initargs=(3,))",
     "reduce=": "[parallel_map(lazily.f, range(3), reduce=lazily.add) - 5, 2, 3]",
     "checkpoint=": "parallel_map(lazily.f, range(3), checkpoint='lazy.ckpt')",
+    "no evaluation at all": "parallel_map(lazily.wrong, range(3), checkpoint='wrong.ckpt')",
     "a partial": "parallel_map(functools.partial(lazily.f, k=1), range(3))",
     "a method": "parallel_map(lazily.Model().predict, [0.5, 1, 1.5])",
     "an executor": "list(Executor(1).map(lazily.f, range(3)))",
@@ -110,7 +112,12 @@ class Node:
     x: int
     child: Node = None
     other: Frame = None
+def wrong(x: "Frame" | None, y: 1 / 0 = 2): return x
+class Wrong:
+    a: {}["missing"]
+    def m(self, x: f"{Frame}"): return x
 cases += [
+    (wrong, 1, 1), (functools.partial(wrong, y=1), 1, 1), (Wrong().m, 1, 1),
     (lazy, 1, ["x", "y", "z"]), (Lazy().m, 1, ["a"]),
     (lambda n: Node(n.x, n).child.x, Node(1), 1),
     (lambda n: Node.__annotations__["child"] is Node, Node(1), True),

@@ -9,6 +9,7 @@ import inspect
 import sys
 import typing
 from collections.abc import Callable
+from contextlib import suppress
 from types import FunctionType
 from typing import Any
 
@@ -49,15 +50,17 @@ def signature_of(func: Callable[..., Any]) -> inspect.Signature:
 
     Raises
     ------
-    TypeError, ValueError
-        If the function has no signature, like some functions in C.
+    ValueError
+        If the function has no signature, like some functions in C, or if its annotations cannot be
+        evaluated.
     """
-    if sys.version_info >= (3, 14):
-        return inspect.signature(func, annotation_format=Format.STRING)
     try:
+        if sys.version_info >= (3, 14):
+            return inspect.signature(func, annotation_format=Format.STRING)
         return inspect.signature(func)
-    except SystemError as error:  # raised by CPython 3.11 if another thread parses at the same time
-        raise ValueError(f"the signature of {func!r} cannot be parsed now") from error
+    except Exception as error:
+        # Annotations may call anything, and CPython 3.11 fails if another thread is parsing.
+        raise ValueError(f"no signature: {error!r}") from error
 
 
 def text_of(signature: inspect.Signature) -> str:
@@ -68,9 +71,15 @@ def text_of(signature: inspect.Signature) -> str:
 
 
 def annotations_of(obj: Any) -> dict[str, Any]:
-    """Return the annotations of a function or class, with references in place of unknown names."""
+    """Return the annotations of a function or class, with references in place of unknown names.
+
+    Those that cannot be evaluated are texts, or left out if even that fails.
+    """
     if sys.version_info >= (3, 14):
-        return get_annotations(obj, format=Format.FORWARDREF)
+        for form in Format.FORWARDREF, Format.STRING:
+            with suppress(Exception):
+                return get_annotations(obj, format=form)
+        return {}
     return get_annotations(obj)
 
 
