@@ -135,7 +135,13 @@ def of_thread(obj):
     return lambda: data.obj
 
 
-@pytest.mark.parametrize("hold", [weakref.ref, of_thread])
+def weakly(obj):
+    """Return a function that finds an object in a dictionary that does not keep it alive."""
+    table = weakref.WeakValueDictionary(a=obj)
+    return lambda: table["a"]
+
+
+@pytest.mark.parametrize("hold", [weakref.ref, weakly, of_thread])
 def test_an_object_that_only_such_a_part_holds_is_the_same(hold):
     """An item may be an object that is referred to weakly, or is in the data of the thread."""
     node = graphs.Node()

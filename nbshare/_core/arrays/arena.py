@@ -17,12 +17,13 @@ from __future__ import annotations
 
 import io
 import pickle
+import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import cache, cached_property
 from types import FunctionType
 from typing import Any, Literal, NamedTuple
-from weakref import ReferenceType
+from weakref import ReferenceType, WeakKeyDictionary, WeakValueDictionary
 
 import numpy as np
 import numpy.typing as npt
@@ -43,7 +44,7 @@ from nbshare._core.arrays.known import KnownObjects, Memo
 from nbshare._core.arrays.loaded_size import loaded_nbytes
 from nbshare._core.arrays.passed import PassedArrays, is_table
 from nbshare._core.arrays.reducers import DispatchTables
-from nbshare._core.arrays.remedies import OTHERS
+from nbshare._core.arrays.remedies import OTHERS, remedy_for
 from nbshare._core.arrays.repeated import Name, Names, Pickled, pickled_once
 from nbshare._core.functions.pickling import (
     TOO_DEEP,
@@ -62,6 +63,9 @@ BLOCK_ITEMS = 4096  # most items of a block, because more would hardly lower the
 MOST_SAMPLES = 8  # most items in the sample that estimates the size of an item
 BLOCK_BYTES = 64 << 10  # approximate size of a block, because a worker loads whole blocks
 
+
+# Classes whose objects cannot be pickled, and hold others.
+_HOLDING = threading.local, WeakKeyDictionary, WeakValueDictionary
 
 _REDUCERS: dict[type, Callable[[Any], Any]] = {
     ArrayReference: lambda place: (load_reference, tuple(place)),
@@ -364,14 +368,17 @@ def _pickler_class(by_value: bool, is_naming: bool, leaves_out: bool) -> Any:
 
     class LeavingOutPickler(CallPickler):
         def reducer_override(self, obj: Any) -> Any:
+            kind = type(obj)
+            if remedy_for(kind):  # threads, files and the like lead to all else in the process
+                held = obj() if issubclass(kind, ReferenceType) else None
+                return _left_out, (vars(obj) if issubclass(kind, _HOLDING) else held,)
             try:
                 reduced = super().reducer_override(obj)
-                if reduced is not NotImplemented or issubclass(type(obj), type | FunctionType):
+                if reduced is not NotImplemented or issubclass(kind, type | FunctionType):
                     return reduced
-                return self.dispatch_table[type(obj)](obj)
+                return self.dispatch_table[kind](obj)
             except Exception:  # noqa: BLE001 - from the object's own code
-                referent = obj() if issubclass(type(obj), ReferenceType) else None
-                return _left_out, (referent, getattr(obj, "__dict__", None))
+                return _left_out, (getattr(obj, "__dict__", None),)
 
     return LeavingOutPickler if leaves_out else NamingPickler if is_naming else CallPickler
 

@@ -37,6 +37,7 @@ _REMEDIES = {
     "socket": "Pass the address, and connect inside the function or in initializer=.",
     "IPython": IN_SHELL,
     "logging": "Get the logger and add its handlers inside the function or in initializer=.",
+    "_contextvars": "Pass its value as an argument: the result of get().",
     "weakref": "Refer to the object itself, or create the weak reference inside the function.",
     "nbshare": "",  # its errors say what to do
 }
