@@ -40,14 +40,12 @@ class Held:
     ----------
     inputs : Inputs
         The client's description of the inputs.
+    placed : Placed, optional
+        The inputs, if they need not be brought.
     """
 
-    def __init__(self, inputs: Inputs) -> None:
+    def __init__(self, inputs: Inputs, placed: Placed | None) -> None:
         self._inputs, self.lock = inputs, _thread.allocate_lock()  # for carriers that bring them
-        placed = None if inputs.small is None else Placed(bytes(inputs.small), [])
-        if inputs.handle is not None and "NBSHARE_HOST" not in os.environ:
-            with suppress(OSError, LookupError):  # the client is on another machine
-                placed = Placed(None, [(open_handle(inputs.handle), "c")])
         self.n_here = inputs.nbytes if placed else 0
         if placed is None:
             memory = pool.filled(inputs.nbytes, [])  # workers can only read it
@@ -70,6 +68,16 @@ class Held:
     def part(self, place: tuple[int, int]) -> bytes:
         """Return a part of the bytes, given its start and size."""
         return bytes(self._data[place[0] : place[0] + place[1]])
+
+
+def _received(inputs: Inputs) -> Placed | None:
+    """Return inputs that came with the order, or are in the client's memory on this machine."""
+    if inputs.small is not None:
+        return Placed(bytes(inputs.small), [])
+    if inputs.handle is not None and "NBSHARE_HOST" not in os.environ:
+        with suppress(OSError, LookupError):  # the client is on another machine
+            return Placed(None, [(open_handle(inputs.handle), "c")])
+    return None
 
 
 class Agent:
@@ -135,7 +143,9 @@ class Agent:
 
     def _run(self, sock: socket.socket, number: int, order: Order) -> None:
         """Receive a call's inputs and run a block, unless the cluster has repeated its task."""
-        held = self._held_for(order)
+        if (held := self._held_for(order)) is None:
+            send(sock, b"lacks", b"name", self._host.encode(), b"")
+            return
         with held.lock:  # one carrier at a time brings the inputs
             while not held.is_whole:
                 self._check(order.call)
@@ -154,15 +164,22 @@ class Agent:
         call = call_of(order.block, common, held.placed, held.part(common.sources))
         self._work(sock, call, order.call, common.news_s)
 
-    def _held_for(self, order: Order) -> Held:
-        """Return the inputs of a call, which may be those of the call before. Drop all others."""
+    def _held_for(self, order: Order) -> Held | None:
+        """Return the inputs of a call, or None if they may be those of a call before.
+
+        Drop inputs that no call needs.
+        """
         call, inputs = order.call, order.inputs
         with self._lock:
+            held = self._held.get(call) or self._held.get(inputs.name)
+            placed = _received(inputs) if held is None else None
+            if not (held or placed or inputs.name):
+                return None
             for name in self._held.keys() - set(order.needed):
                 self._held.pop(name, None)
-            if (held := self._held.get(call) or self._held.get(inputs.name)) is None:
-                held = Held(inputs)
-                self._held[call if held.is_whole else inputs.name] = held
+            if held is None:
+                held = Held(inputs, placed)
+                self._held[call if placed else inputs.name] = held
             return held
 
     def _check(self, name: str) -> None:

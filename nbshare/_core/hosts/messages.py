@@ -12,8 +12,8 @@ from typing import Any, Union
 
 # A message is a kind and its content, as several buffers: "host" (its name, when the block begins),
 # "reply" and "last" (a `protocol.Reply`), "error" (pickled), "lost", "retired" (with the worker of
-# the cluster), and "lacks" ("inputs" or "library", the host, and the error if the cluster could not
-# send them).
+# the cluster), and "lacks" ("inputs", their "name" or "library", the host, and the error if the
+# cluster could not send them).
 Message = Union[bytearray, memoryview]  # noqa: UP007 - older Pythons report their version
 
 LARGE = 1 << 20  # bytes. Larger messages are sent as a file in memory, and so copied only once

@@ -47,7 +47,7 @@ class Common(NamedTuple):
 class Inputs(NamedTuple):
     """The inputs of a call, or where they are."""
 
-    name: str  # their digest if they are large, because the next call may have the same inputs
+    name: str  # a digest of them, if a host without access to the client's memory asked for it
     nbytes: int
     common: tuple[int, int]  # offset and size of `Common` in the inputs
     small: Any  # the inputs themselves, as a buffer, if they are small
