@@ -45,6 +45,11 @@ def objects(n):
         "alone": (a, [False]),
         "in containers": ({"a": [a, (a[::2], {"b": a})]}, [False, False, False]),
         "structs": (np.zeros(n, "i4, f8"), [False]),
+        "in slots": (passed.Record(a), [False]),
+        "of classes with pickles of their own": (
+            [a.view(passed.Noted), a.view(passed.Rebuilt)],
+            [False, False],
+        ),
         "an object's own": (Model(n), [True, True, True]),
         "both": ([model := Model(n), model.buffer], [False, True, True, False]),
         "an object in a list": ([Model(n), a], [True, True, True, False]),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import dataclasses
 import importlib.util
 import random
 from collections.abc import Callable
@@ -26,12 +27,46 @@ class Model:
         return before
 
 
+@dataclasses.dataclass(slots=True)
+class Record:
+    """Has an array in a slot."""
+
+    values: np.ndarray
+
+
+class Noted(np.ndarray):
+    """Pickles its note itself, as NumPy's documentation shows."""
+
+    note = ""
+
+    def __reduce__(self) -> Any:
+        rebuild, args, state = super().__reduce__()
+        return rebuild, args, (*state, self.note)
+
+    def __setstate__(self, state: Any) -> None:
+        self.note = state[-1]
+        super().__setstate__(state[:-1])
+
+
+class Rebuilt(np.ndarray):
+    """Is pickled without a state."""
+
+    def __reduce__(self) -> Any:
+        return rebuilt, (self.tolist(),)
+
+
+def rebuilt(values: list[float]) -> Rebuilt:
+    return np.array(values).view(Rebuilt)
+
+
 def arrays_in(obj: Any) -> list[np.ndarray]:
     """Return the arrays of a nested object, in its order."""
     if isinstance(obj, np.ndarray):
         return [obj, *arrays_in(obj.tolist())] if obj.dtype == object else [obj]
     if isinstance(obj, Model):
         obj = vars(obj)
+    if isinstance(obj, Record):
+        obj = [obj.values]
     if isinstance(obj, dict):
         obj = list(obj.values())
     return [x for part in obj for x in arrays_in(part)] if isinstance(obj, list | tuple) else []

@@ -35,9 +35,9 @@ from nbshare._core.arrays.inputs import (
     ArrayReference,
     Itself,
     Packed,
-    fill,
     load_known,
     load_reference,
+    lock,
     small,
 )
 from nbshare._core.arrays.known import KnownObjects, Memo
@@ -278,6 +278,13 @@ class Arena(Contents):
             ) from error
 
 
+def _locked(reduced: Any) -> Any:
+    """Return how to pickle an array, with its usual way `reduced`, so that it arrives read-only."""
+    if not isinstance(reduced, tuple) or len(reduced) > 3:  # a name, or a way of its own
+        return reduced
+    return *reduced[:2], reduced[2:], None, None, lock
+
+
 @cache
 def _pickler_class(by_value: bool, is_naming: bool, leaves_out: bool) -> Any:
     """Return the pickler that extracts arrays, on top of pickle's or of cloudpickle's.
@@ -330,19 +337,20 @@ def _pickler_class(by_value: bool, is_naming: bool, leaves_out: bool) -> Any:
             if known.may_have and not refers and (place := known.place_of(array)) is not None:
                 return load_known, place
             is_passed = id(array) in self.passed.found or array in self.passed
+            arrives = self.arena.passed if is_passed else "c"
             reduced: Any
             if type(array) not in PLAIN:
                 reduced = self.dispatch_table[type(array)](array)
                 if is_passed and isinstance(reduced, tuple):
                     self.passed.add_parts(reduced[1:3])
-                return reduced
-            arrives = self.arena.passed if is_passed else "c"
+                is_locked = arrives == "r" and not array.dtype.hasobject
+                return _locked(reduced) if is_locked else reduced
             if array.dtype.hasobject:  # or strings of variable length
                 if is_passed and array.dtype.char != "T":
                     self.passed.add_parts(array.ravel().tolist())
                     arrives = arrives if id(array) in self.passed.columns else "c"
                 reduced = array.__reduce__()
-                return (*reduced, None, None, fill) if arrives == "r" else reduced
+                return _locked(reduced) if arrives == "r" else reduced
             how = self.how
             # The arrays in objects of several items are all in memory that detects writes.
             keeps_small = how.writable and not how.is_part

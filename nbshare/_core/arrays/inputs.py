@@ -302,10 +302,13 @@ def small(data: bytes | bytearray, *form: Any) -> npt.NDArray[Any]:
     return np.ndarray(shape, dtype, data, order=order)
 
 
-def fill(array: npt.NDArray[Any], state: Any) -> None:
-    """Fill a read-only array with its values from the pickle."""
-    array.__setstate__(state)
-    array.flags.writeable = False
+def lock(array: npt.NDArray[Any], states: tuple[Any, ...]) -> None:
+    """Make an array read-only, after it was given its state from the pickle, if any."""
+    for state in states:
+        if state is not None:
+            array.__setstate__(state)
+    if isinstance(array, np.ndarray):  # `copyreg` may have put another object in its place
+        array.flags.writeable = False
 
 
 def load_reference(*reference: Any) -> npt.NDArray[Any]:
