@@ -26,6 +26,7 @@ from nbshare._core.engine.folding import Reduction
 from nbshare._core.notebook.figure import LiveFigure
 from nbshare._core.system import SYSTEM
 from nbshare.errors import CheckpointError, TaskError, WorkerDiedError
+from tests.support import objects
 from tests.support.faultlab import wait_until
 from tests.support.played import pixels_in
 from tests.support.reductions import (
@@ -58,6 +59,23 @@ REDUCTIONS = {
     "the largest": (lambda x: x * 37 % 101, max),
     "in place": (lambda x: [x], operator.iadd),
 }
+
+
+def joined(a, b):
+    """Return the sum of two arrays of a class, with both labels."""
+    total = a + b
+    total.label = a.label + b.label
+    return total
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_results_have_their_attributes_when_they_are_reduced(backend):
+    """They are copied before the next item runs, and NumPy's own pickle would omit those."""
+    texts = ["a", "b", "c", "d"]
+    total = parallel_map(
+        lambda text: objects.small_labelled(text)["array"], texts, reduce=joined, backend=backend
+    )
+    assert (type(total), total.label, total.tolist()) == (objects.Labelled, "abcd", [4])
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

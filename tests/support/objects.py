@@ -29,7 +29,7 @@ def labelled() -> Labelled:
     return array
 
 
-def small_labelled(i: int) -> dict[str, Labelled]:
+def small_labelled(i: int | str) -> dict[str, Labelled]:
     array = np.ones(1).view(Labelled)
     array.label = str(i)
     return {"array": array}

@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from nbshare._core.arrays.reducers import DispatchTable, DispatchTables, Reduce, by_itself
 from nbshare._core.arrays.shared_array import SharedArray
-from nbshare._core.functions.pickling import Keep, value_pickler
+from nbshare._core.functions.pickling import Keep, dumps_apart, value_pickler
 from nbshare._core.store.logs import OUT_OF_BAND
 
 # Returns a pickler for the arguments of `functions.pickling.dumps_apart`.
@@ -59,6 +59,12 @@ def pickler_maker() -> MakePickler:
         return _pickler_class(by_value)(tables[by_value], file, keep)
 
     return make
+
+
+def copy_of(result: Any) -> Any:
+    """Return a result as the caller would load it, on memory of its own."""
+    data, buffers = dumps_apart(result, OUT_OF_BAND, pickler_maker())
+    return pickle.loads(data, buffers=[bytearray(buffer) for buffer in buffers])
 
 
 @cache

@@ -11,7 +11,6 @@ object repeatedly, and changes it each time, a warning is issued.
 
 from __future__ import annotations
 
-import pickle
 import sys
 import warnings
 import weakref
@@ -28,8 +27,9 @@ from typing import Any
 import numpy as np
 
 from nbshare._core.arrays.shared_array import SharedArray
-from nbshare._core.functions.pickling import dumps, dumps_apart, note_on_result
+from nbshare._core.functions.pickling import dumps_apart, note_on_result
 from nbshare._core.messages import users_line
+from nbshare._core.store.apart import copy_of
 from nbshare.errors import ReusedItemWarning
 
 # Classes of immutable objects.
@@ -79,7 +79,7 @@ def kept_result(value: Any) -> Any:
     if _is_plain(value):
         return value.copy()
     try:
-        return pickle.loads(dumps(value))
+        return copy_of(value)
     except Exception as error:
         note_on_result(error, value)
         raise
