@@ -48,7 +48,7 @@ VALUES = [
     *(NOON, NOON.date(), NOON.time(), NOON - NOON.min),
     *(NOON.replace(tzinfo=dt.UTC), NOON.replace(tzinfo=ZoneInfo("UTC"))),
     *(Decimal("1.5"), Fraction(1, 3), uuid.UUID(int=7)),
-    *(pathlib.Path("a/b"), pathlib.PurePosixPath("a"), pathlib.PureWindowsPath("a")),
+    *(range(3), pathlib.Path("a/b"), pathlib.PurePosixPath("a"), pathlib.PureWindowsPath("a")),
     *(Color.RED, Level.LOW, Level.LOW | 4),
 ]
 

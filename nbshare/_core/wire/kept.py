@@ -35,7 +35,7 @@ from nbshare.errors import ReusedItemWarning
 # Classes of immutable objects.
 SCALARS: set[type] = {type(None), bool, int, float, complex, str, bytes}
 SCALARS |= {np.dtype(t).type for t in "?bhilqBHILQfd"}
-SCALARS |= {date, timedelta, timezone}
+SCALARS |= {date, timedelta, timezone, range}
 # Other classes of the standard library by name and module, because a worker imports few of them.
 _VALUES = {
     **dict.fromkeys(["PosixPath", "PurePosixPath", "PureWindowsPath", "WindowsPath"], "pathlib"),
