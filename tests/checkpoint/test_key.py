@@ -25,6 +25,7 @@ from nbshare._core.checkpoint.code import CodeDigests
 from nbshare._core.checkpoint.key import key_of
 from nbshare._core.source import file
 from nbshare.errors import CheckpointError
+from tests.support import objects
 
 FILES = {
     "work.py": '''
@@ -647,6 +648,24 @@ def test_an_input_is_seen(name):
     )
     model.y = 2
     assert parts_of(identity, shared={"a": model}) != parts_of(identity, shared={"a": Holder(big)})
+
+
+class Slotted(np.ndarray):
+    """An array class with an attribute in a slot."""
+
+    __slots__ = ("label",)
+
+
+@pytest.mark.parametrize("kind", [objects.Labelled, Slotted])
+def test_an_attribute_of_an_array_is_seen(kind):
+    """NumPy's pickle of an array class omits it, and the function may use it."""
+    found = []
+    for label in ("ozone", "argon", "ozone"):
+        array = np.zeros(3).view(kind)
+        array.label = label
+        found.append(parts_of(identity, shared={"a": array}))
+    assert found[0] != found[1]
+    assert found[0] == found[2]
 
 
 class Holder:

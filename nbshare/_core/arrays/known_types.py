@@ -43,10 +43,14 @@ def _masked_arrays() -> Known:
 def _subclass_apart(array: npt.NDArray[Any]) -> Any:
     """Send the values by reference. Pickle would copy those of a subclass of ndarray."""
     values = np.ndarray.view(array, np.ndarray)  # a class may override `view`
-    state: Any = object.__getstate__(array)  # without the values, but with slots
+    return _subclass, (type(array), values, attributes_of(array))
+
+
+def attributes_of(array: npt.NDArray[Any]) -> dict[str, Any]:
+    """Return the attributes that a subclass has added to an array, also those in slots."""
+    state: Any = object.__getstate__(array)
     parts = state if isinstance(state, tuple) else (state,)
-    attributes = {name: value for part in parts for name, value in (part or {}).items()}
-    return _subclass, (type(array), values, attributes)
+    return {name: value for part in parts for name, value in (part or {}).items()}
 
 
 def _subclass(cls: Any, values: npt.NDArray[Any], attributes: dict[str, Any]) -> Any:

@@ -24,6 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from nbshare._core.arrays.by_reference import is_masked
+from nbshare._core.arrays.known_types import attributes_of
 from nbshare._core.arrays.shared_array import SharedArray
 from nbshare._core.checkpoint.foreign import parts_in
 from nbshare._core.functions.annotations import OF_ANNOTATIONS, parts_of
@@ -311,7 +312,10 @@ class _Walk:
         func, args, state, items, pairs = (*reduced, None, None, None)[:5]
         found = [self._all("object", [func, args, list(items or ())], where)]
         found.append(self._pairs("pairs", dict(pairs or ()), where))
-        for each in state if type(state) is tuple else (state,):
+        states = state if type(state) is tuple else (state,)
+        if reduce is None and getattr(kind, "__reduce__", None) is np.ndarray.__reduce__:
+            states = *states, *filter(None, [attributes_of(value)])  # which NumPy omits
+        for each in states:
             if isinstance(each, dict):
                 found.append(
                     self._pairs("state", _values_in(each, value, kind, self._digests.labels), where)
