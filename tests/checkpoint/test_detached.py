@@ -24,7 +24,7 @@ import nbshare
 from nbshare import Checkpoint, attach, map_async, parallel_map
 from nbshare.__main__ import main
 from nbshare.errors import CheckpointError, CheckpointInUseError, TaskError, WorkerDiedError
-from tests.support import graphs, policies, sweeps
+from tests.support import graphs, objects, policies, sweeps
 from tests.support.faultlab import LIMIT_S, PREAMBLE, PYTHON_PATH, SOON_S, Lab, wait_until
 from tests.support.kernels import Kernel, Page
 from tests.support.processes import end_drivers, kill_now
@@ -105,6 +105,15 @@ for thread in threading.enumerate():
         thread.join()
 """)
         return self.pictures.pop()
+
+
+def test_arrays_keep_their_attributes(tmp_path):
+    """The call is stored by the pickles of results, so nothing is lost that is not in others."""
+    options = {"checkpoint": tmp_path / "run", "detach": True, "max_workers": 1, "out": "list"}
+    item = objects.small_labelled("ozone")
+    shared = {"other": item["array"], "view": memoryview(b"abc").cast("c")}
+    job = map_async(objects.told, [item], shared=shared, **options)
+    assert job.result() == [["ozone", "ozone", [b"a", b"b", b"c"]]]
 
 
 @pytest.fixture(scope="module")

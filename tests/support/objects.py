@@ -35,6 +35,11 @@ def small_labelled(i: int | str) -> dict[str, Labelled]:
     return {"array": array}
 
 
+def told(item: dict[str, Labelled], other: Labelled, view: memoryview) -> list[Any]:
+    """Return the labels of arrays, and the contents of a memoryview."""
+    return [item["array"].label, other.label, view.tolist()]
+
+
 @dataclasses.dataclass
 class Station:
     """A record of arrays and other things."""

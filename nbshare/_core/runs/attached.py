@@ -47,6 +47,7 @@ from nbshare._core.runs.running import in_background
 from nbshare._core.runs.stored import StoredRun
 from nbshare._core.shapes.grid import Grid
 from nbshare._core.shapes.kinds import shaped_from
+from nbshare._core.store.apart import pickler_maker
 from nbshare._core.store.files import check_folder, damaged, opened, read, replace, size_of, write
 from nbshare._core.store.logs import entry_parts
 from nbshare._core.store.reading import STORED
@@ -524,7 +525,7 @@ def _store(path: Path, request: Request, options: MapOptions) -> None:
     try:
         label = options.progress if isinstance(options.progress, str) else None
         kept = options._replace(shared=shared, progress=label, plot=None)._asdict()
-        data, buffers = dumps_apart((func, columns, kept), LEAST)
+        data, buffers = dumps_apart((func, columns, kept), LEAST, pickler_maker())
     except Exception as error:
         raise UnsendableError(
             "detach=True stores the function and its arguments, and one of them cannot be pickled "
