@@ -668,6 +668,14 @@ def test_an_attribute_of_an_array_is_seen(kind):
     assert found[0] == found[2]
 
 
+def test_format_and_shape_of_a_memoryview_are_seen():
+    """The same bytes say something else then."""
+    data = bytes(24)
+    views = [memoryview(data).cast("B", shape) for shape in ([24], [4, 6], [6, 4])]
+    views += [memoryview(data).cast(form) for form in "if"]
+    assert len({str(parts_of(identity, shared={"a": view})) for view in views}) == len(views)
+
+
 class Holder:
     """An object with an attribute."""
 

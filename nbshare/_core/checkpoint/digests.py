@@ -414,8 +414,9 @@ def _way(tag: str, where: str, key: Any) -> str:
 
 
 def _of_bytes(value: Any) -> bytes:
-    kind = type(value).__name__.encode()
-    return digest(kind, value.tobytes() if isinstance(value, memoryview) else value)
+    if isinstance(value, memoryview):
+        return digest(f"memoryview {value.format} {value.shape}".encode(), value.tobytes())
+    return digest(type(value).__name__.encode(), value)
 
 
 def _values_in(
