@@ -15,7 +15,7 @@ import pytest
 
 import nbshare
 from nbshare import last_job, map_async, open_checkpoint, parallel_map
-from nbshare._core.hosts import starting
+from nbshare._core.hosts import messages, starting
 from nbshare._core.hosts.executor import ExecutorHosts
 from nbshare._core.hosts.inbox import Inbox
 from nbshare.errors import (
@@ -316,6 +316,22 @@ def test_a_profiler_may_keep_frames(threads):
         is_over.set()
         profiler.join()
     assert found[:, 0].tolist() == list(range(16))
+
+
+def test_a_message_may_end_with_an_empty_part():
+    """Its reader has all of it before, and may close the connection then."""
+
+    class UntilClosed(bytearray):
+        def settimeout(self, _):
+            pass
+
+        def sendall(self, data):
+            if not data:
+                raise BrokenPipeError
+            self.extend(data)
+
+    messages.send(sent := UntilClosed(), b"kind", b"")
+    assert [*map(bytes, messages.parts_of(sent))] == [b"kind", b""]
 
 
 def test_all_tasks_of_a_moment_may_end_before_they_begin():

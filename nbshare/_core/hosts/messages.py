@@ -59,7 +59,7 @@ def send(sock: socket.socket, *parts: Any) -> None:
     sock.settimeout(None)  # whatever socket.setdefaulttimeout has set
     if sum(map(len, views)) < LARGE:
         sock.sendall(_head_of(views))
-        for view in views:
+        for view in filter(None, views):  # the reader may close before an empty last one
             sock.sendall(view)
         return
     with open(os.memfd_create("nbshare"), "wb", buffering=0) as file:
