@@ -148,3 +148,27 @@ def test_an_object_that_only_such_a_part_holds_is_the_same(hold):
     find = hold(node)
     found = parallel_map(lambda x: x is find(), [node, graphs.Node()], backend="serial", **QUIET)
     assert found == [True, False]
+
+
+MARKED = [graphs.ABSENT, graphs.UNSET, graphs.Mark(), object(), None]
+
+
+@pytest.mark.parametrize("name", ["processes", "serial", "threads", "hosts"])
+def test_a_mark_of_a_module_is_the_one_of_the_module(backends, name):
+    """An object that is nothing but itself, by whichever function it is compared."""
+    wanted = [graphs.marked(x) for x in MARKED]
+    for func in graphs.marked, lambda x: graphs.marked(x):
+        assert parallel_map(func, MARKED, backend=backends[name], **QUIET) == wanted
+    assert parallel_map(graphs.mark, range(2), backend=backends[name], **QUIET) == [*graphs.MARKS]
+
+
+def test_a_mark_with_attributes_is_a_value(monkeypatch):
+    """Workers see the attributes that the caller has set, which the module's file does not."""
+    monkeypatch.setattr(graphs.UNSET, "since", 3, raising=False)
+    assert parallel_map(graphs.marked, [graphs.UNSET], **QUIET) == [(False, False, {"since": 3})]
+
+
+def test_a_mark_that_only_the_caller_s_module_has_is_a_value(monkeypatch):
+    """A variable that the caller has added, or bound to an object of another class."""
+    monkeypatch.setattr(graphs, "ADDED", graphs.Mark(), raising=False)
+    assert parallel_map(graphs.marked, [graphs.ADDED], **QUIET) == [(False, False, {})]

@@ -43,6 +43,23 @@ class Named(OrderedDict):
         return self.setdefault("parts", [])
 
 
+class Mark:
+    """Is told from others by its identity, as long as it has no attribute."""
+
+
+ABSENT, UNSET = object(), Mark()
+MARKS = ABSENT, UNSET
+
+
+def marked(x, default=ABSENT):
+    """Return which of the marks of this module an object is, and what it has."""
+    return x is default, x is UNSET, vars(x) if isinstance(x, Mark) else None
+
+
+def mark(i):
+    return MARKS[i]
+
+
 KINDS = Node, Slotted, Callable, Named
 
 

@@ -22,6 +22,7 @@ import numpy as np
 
 from nbshare._core.arrays.by_reference import ByReference
 from nbshare._core.arrays.known_types import PACKAGES
+from nbshare._core.arrays.marks import by_users_variable, by_variable, variables_with
 from nbshare._core.functions.called import check_called
 from nbshare._core.functions.pickling import by_home, value_pickler
 from nbshare._core.tracebacks import shown_from_the_call
@@ -38,7 +39,10 @@ class Entry(NamedTuple):
     serves_subclasses: bool
 
 
-_entries: dict[type, Entry] = {np.ufunc: Entry(by_home, False)}
+_entries: dict[type, Entry] = {
+    np.ufunc: Entry(by_home, False),
+    object: Entry(by_users_variable, False),
+}
 _waiting = dict(PACKAGES)  # packages whose types are not registered yet
 _found: weakref.WeakKeyDictionary[type, Reduce | None] = weakref.WeakKeyDictionary()
 
@@ -146,7 +150,8 @@ def _look_up(cls: type) -> Reduce | None:
         entry = _entries.get(base)
         if entry is not None and (base is cls or (entry.serves_subclasses and _alike(cls, base))):
             return entry.reduce
-    return None
+    variables = None if issubclass(cls, type) else variables_with(cls)
+    return partial(by_variable, variables) if variables else None
 
 
 def _register_packages(cls: type) -> None:
