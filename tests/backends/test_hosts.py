@@ -390,7 +390,8 @@ def test_a_block_whose_task_fails_may_have_begun(threads, tmp_path, error, retri
         if retries:
             assert len(job.result(20)) == 1
         else:
-            with pytest.raises(WorkerDiedError, match=r"a host was lost .*the result is lost"):
+            words = rf"a host was lost .*: {error.__name__}: .*the result is lost"
+            with pytest.raises(WorkerDiedError, match=words):
                 job.result(20)
     assert len(duties.noted(tmp_path / "ran")) == 1 + retries
 

@@ -459,7 +459,9 @@ class Cluster(Engine):
             if attempts[0] & ATTEMPTS <= call.request.policy.retries:
                 again.append(i)
                 continue
-            host, why = (f"host {sent.host}", "") if sent.host else ("a host", f": {cause!r}")
+            host, why = f"host {sent.host}", ""
+            if not sent.host:
+                host, why = "a host", f": {type(cause).__name__}: {cause}"
             error = WorkerDiedError(f"{host} was lost while it was running {name}{why}", i)
             error.__cause__ = None if cause is None else without_frames(cause)
             call.note_error(error, range(i, i + 1))
