@@ -78,7 +78,7 @@ def _stored_call(path: Path) -> tuple[os.stat_result, Callable[[Any], bool], dic
     given = portable(pickle.loads(settings))  # another machine may have stored them
     apply(given)
     func, columns, options = pickle.loads(data, buffers=buffers)
-    apply(given, ["warnings"])  # which the function's modules may have changed
+    apply(given, ["warnings"])  # the function's modules may have changed them
     shared = {name: _from_file(value) for name, value in options["shared"].items()}
     options["shared"], options["checkpoint"].path = shared, path  # the folder may have been moved
     return status, partial(_run_alone, func, list(map(_from_file, columns))), options

@@ -1,9 +1,9 @@
 """Files that functions leave open, whose last lines could be lost.
 
 If a file is a part of a cycle, such as that of a class, or of a function and its variables, the
-garbage collector closes the file's parts in any order, and what its outer part holds is lost. Files
-are therefore flushed before functions that were sent by value are dropped, and when the worker
-ends.
+garbage collector closes the file's parts in any order, and the data in its outer part are lost.
+Files are therefore flushed before functions that were sent by value are dropped, and when the
+worker ends.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def _note(event: str, args: tuple[Any, ...]) -> None:
 
 
 def flush_files() -> None:
-    """Write what open files hold, if any was opened for writing since the last time."""
+    """Flush open files, if any was opened for writing since the last time."""
     global _were_opened
     if _were_opened:  # the search takes 4 ms per 100,000 objects
         _were_opened = False
