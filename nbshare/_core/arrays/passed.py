@@ -86,7 +86,7 @@ def _parts_of(obj: Any) -> Collection[Any] | None:
     if isinstance(obj, dict):
         return obj.values()
     if hasattr(type(obj), "__dataclass_fields__") or hasattr(type(obj), OF_PARTS):
-        fields = getattr(type(obj), "__dataclass_fields__", ())  # which may be slots
+        fields = getattr(type(obj), "__dataclass_fields__", ())  # possibly slots
         return [*getattr(obj, "__dict__", {}).values(), *(getattr(obj, x, None) for x in fields)]
     if isinstance(obj, partial):
         return obj.func, obj.args, obj.keywords

@@ -314,7 +314,7 @@ class _Walk:
         found.append(self._pairs("pairs", dict(pairs or ()), where))
         states = state if type(state) is tuple else (state,)
         if reduce is None and getattr(kind, "__reduce__", None) is np.ndarray.__reduce__:
-            states = *states, *filter(None, [attributes_of(value)])  # which NumPy omits
+            states = *states, *filter(None, [attributes_of(value)])  # NumPy omits these
         for each in states:
             if isinstance(each, dict):
                 found.append(

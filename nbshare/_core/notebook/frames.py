@@ -68,7 +68,7 @@ class LiveFrames:
             self._figure = LiveFigure(self._job, self._plot, in_users_style=self._in_background)
         figure, began = self._figure, time.monotonic()
         if began < self._due_at and not final:
-            with suppress(Exception):  # of the user's function. The next frame tells
+            with suppress(Exception):  # raised by the user's function. The next frame tells
                 figure.note()
             return _LOOK_S
         self.output.show(lambda: self._frame(figure, final=final), final=final)

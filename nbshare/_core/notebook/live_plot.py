@@ -124,7 +124,7 @@ class LivePlot:
     ) -> None:
         self.kind = _checked_kind(kind)
         self.x, self.y = _checked_axis("x", x), _checked_axis("y", y)
-        if kind == "line":  # whose y-axis is that of the results
+        if kind == "line":  # the results are along y
             label, unit = label or ylabel, unit or yunit
         elif kind == "hist":
             label, unit = label or xlabel, unit or xunit

@@ -152,7 +152,7 @@ class Reader:
         if is_masked(result):
             self.n_missing += int(np.count_nonzero(result.mask))
         dtype = getattr(result, "dtype", None)
-        if getattr(dtype, "kind", "") in "biuf" and hasattr(dtype, "na_value"):  # of pandas
+        if getattr(dtype, "kind", "") in "biuf" and hasattr(dtype, "na_value"):  # a dtype of pandas
             n_missing = int(np.count_nonzero(result.isna()))
             self.n_missing += n_missing
             result = result.to_numpy(float, na_value=np.nan) if n_missing else result

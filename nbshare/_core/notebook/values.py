@@ -336,7 +336,7 @@ def read(plot: LivePlot, reader: Reader, partial: Any, items: NDArray[np.intp]) 
             is_huge = isinstance(error, OverflowError)
             raise refusal(plot, "too large for float64" if is_huge else str(error)) from None
     if part.dtype.kind == "V" and np.can_cast(part.dtype, np.float64):
-        part = part.astype(np.float64)  # of ml_dtypes, such as bfloat16
+        part = part.astype(np.float64)  # a dtype of ml_dtypes, such as bfloat16
     if part.dtype.kind not in "biufcMm":
         raise refusal(plot, f"arrays of dtype {part.dtype}")
     if part.dtype.kind == "M":
