@@ -361,7 +361,7 @@ def test_the_only_value_of_a_histogram_is_in_the_middle_of_its_bar(n):
     assert edges[k : k + 2].mean() == pytest.approx(2.5)
 
 
-DAY = np.datetime64("2026-03-01")
+DAY, LATER = np.array(["2026-03-01", "2026-03-02"], "M8[D]")
 
 
 @pytest.mark.parametrize("kind", ["line", "hist"])
@@ -386,8 +386,8 @@ def test_the_first_and_the_last_date_of_matplotlib_are_drawn(kind, are_items):
     ("results", "limits"),
     [
         (np.full(3, DAY), (0, 1)),
-        (np.arange(3.0), (DAY, DAY + 1)),
-        (np.arange(3.0), (DAY - DAY, DAY - DAY + 1)),
+        (np.arange(3.0), (DAY, LATER)),
+        (np.arange(3.0), (DAY - DAY, LATER - DAY)),
     ],
 )
 def test_limits_of_another_kind_than_the_results_are_refused(results, limits, kind):
