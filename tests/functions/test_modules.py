@@ -279,7 +279,9 @@ def test_files_of_another_language_go_by_value(script, tmp_path):
 import importlib.machinery, sys
 compiled = importlib.machinery.SourceFileLoader.source_to_code
 def translated(self, data, path, **options):
-    return compiled(self, data.replace(b"function", b"def"), path, **options)
+    if path.endswith(".lang"):
+        data = data.replace(b"function", b"def")
+    return compiled(self, data, path, **options)
 importlib.machinery.SOURCE_SUFFIXES.append(".lang")
 importlib.machinery.SourceFileLoader.source_to_code = translated
 sys.path_importer_cache.clear()
