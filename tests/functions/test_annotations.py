@@ -151,6 +151,17 @@ def test_annotations_that_nobody_can_evaluate_are_no_matter(run_script, tmp_path
 
 
 @LAZY
+def test_a_default_that_cannot_be_sent_is_named_next_to_such_annotations(run_script):
+    """The search for it evaluates none."""
+    code = """import threading
+def hold(x: Frame, *, lock=threading.Lock()): return x
+try: parallel_map(hold, [1])
+except nbshare.errors.UnsendableError as e: print(e)"""
+    shown = run_script(SETUP.replace("import lazily", "") + code).stdout
+    assert "its variable 'lock' cannot be pickled" in shown
+
+
+@LAZY
 def test_a_message_shows_annotations_as_they_are_written(run_script, tmp_path):
     """Though they cannot be evaluated."""
     (tmp_path / "lazily.py").write_text(LAZILY)

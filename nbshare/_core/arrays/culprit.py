@@ -68,10 +68,9 @@ def _parts_of(obj: Any, path: str) -> Iterator[tuple[str, Any]]:
         with suppress(ValueError):  # a variable that is not bound yet
             used = inspect.getclosurevars(obj)
             yield from {**used.globals, **used.nonlocals}.items()
-        with suppress(ValueError, TypeError):  # a signature of its own
-            for name, parameter in inspect.signature(obj, follow_wrapped=False).parameters.items():
-                yield name, parameter.default
-        yield from vars(obj).items()
+        names, given = obj.__code__.co_varnames[: obj.__code__.co_argcount], obj.__defaults__ or ()
+        yield from zip(names[len(names) - len(given) :], given, strict=True)
+        yield from {**(obj.__kwdefaults__ or {}), **vars(obj)}.items()
     elif isinstance(obj, functools.partial):
         yield from ((str(k), value) for k, value in enumerate(obj.args))
         yield from obj.keywords.items()
