@@ -49,9 +49,11 @@ def options(cluster):
 
 def lives(pid, network):
     """Return whether a process of this machine is one of nbshare's workers."""
+    if network != farm.network():  # there the number is another process's
+        return False
     with contextlib.suppress(psutil.Error):
-        parents = psutil.Process(pid).parent().cmdline()
-        return network == farm.network() and any("serve(" in part for part in parents)
+        parent = psutil.Process(pid).parent()
+        return parent is not None and any("serve(" in part for part in parent.cmdline())
     return False
 
 
