@@ -303,10 +303,9 @@ SETTINGS = {
     "cwd": Setting("working directory", cwd, _enter, is_compared=False),
 }
 
-_CARRIED = {name: s.read for name, s in SETTINGS.items() if s.read and s.is_carried}
-_OWN = {name: s.read for name, s in SETTINGS.items() if s.read and not s.is_carried}
-_STICKY = {name: s.read for name, s in SETTINGS.items() if s.read and s.may_stick}
-REVERSIBLE = [name for name, s in SETTINGS.items() if not s.may_stick]
+_READERS = {name: s.read for name, s in SETTINGS.items() if s.read}
+_CARRIED = {name: read for name, read in _READERS.items() if SETTINGS[name].is_carried}
+UNREADABLE = [name for name in SETTINGS if name not in _READERS]
 
 
 def carried() -> dict[str, Any]:
@@ -314,14 +313,16 @@ def carried() -> dict[str, Any]:
     return _read(_CARRIED)
 
 
-def own() -> dict[str, Any]:
-    """Return the settings that each process keeps for itself."""
-    return _read(_OWN)
+def present() -> dict[str, Any]:
+    """Return all settings of this process that can be read."""
+    return _read(_READERS)
 
 
-def sticky() -> dict[str, Any]:
-    """Return the settings that may be impossible to restore."""
-    return _read(_STICKY)
+def changed(since: Mapping[str, Any]) -> list[str]:
+    """Return the names of the settings that differ from those that `present` returned."""
+    if _is(present, since):  # comparing them one by one would take twice as long
+        return []
+    return [name for name, value in since.items() if not _is(_READERS[name], value)]
 
 
 def _read(readers: Mapping[str, Callable[[], Any]]) -> dict[str, Any]:

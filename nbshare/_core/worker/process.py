@@ -22,7 +22,7 @@ import signal
 import sys
 import weakref
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -99,7 +99,7 @@ def run(inherited: InheritedFds) -> None:
         if caller.is_dismissed:
             break
         is_idle = False
-        is_spent = caller.is_spent or not state.is_restored()
+        is_spent = not state.is_restored() or caller.is_spent
         channel.send(("finished", call, imports.take(), mappings.end_call(), is_spent))
         mappings.drop_written()
         # Restored immediately, because descriptors of the next message could reuse the numbers of
@@ -181,11 +181,14 @@ class Mappings:
 
     def drop_written(self) -> None:
         """Drop private mappings of the last call that its items have written to."""
+        private = [(key, segment) for key, segment in self._kept.items() if segment.mode == "c"]
+        if not private:
+            return
         before, self._n_faults = self._n_faults, processes.n_faults()
         if self._n_faults == before:  # writing to a page would have been a fault
             return  # a check would take 15 ms per GB
-        for key, segment in [*self._kept.items()]:
-            if segment.mode == "c" and View(segment).is_written(0, segment.nbytes):
+        for key, segment in private:
+            if View(segment).is_written(0, segment.nbytes):
                 del self._kept[key]
 
     def drop(self, *, but_outputs: bool = False) -> None:
@@ -222,9 +225,11 @@ def work_on(
     try:
         caller.order = order = CallOrder(*pickle.loads(packed))
         caller.state.restore(order.settings, order.n_threads)
-        with mappings.own_faults():
+        is_private = any("c" in modes for _, modes in order.inputs)
+        with mappings.own_faults() if is_private else nullcontext():
             board = Board(mappings.segment(fds[0], "r+"), *order.board)
-            board.touch()
+            if is_private:
+                board.touch()
         inputs, rest = [], iter(fds[1:])
         for small, modes in order.inputs:
             inputs.append(inputs_of(small, mappings.inputs(islice(rest, len(modes)), modes)))

@@ -45,10 +45,10 @@ class InheritedState:
         self._numbers: dict[str, int] = {}  # numbers of threads, by environment variable
         self._threads = LibraryThreads()
         self._sent = b""  # the caller's settings, pickled
-        self._own = settings.own()
+        self._own = settings.present()
         self._kept: dict[str, Any] = {}  # set by an initializer, for all calls
         self._wanted: dict[str, Any] = {}  # all of these: the settings for items
-        self._reached: dict[str, Any] = {}  # sticky settings at the call's start
+        self._reached = self._own  # the settings at the call's start, as far as they can be read
         self._note_signals()
 
     def restore(self, sent: bytes, n_threads: int) -> None:
@@ -68,23 +68,23 @@ class InheritedState:
         if sent == self._sent:
             settings.apply(self._wanted, ["cwd"])  # a new folder may have the same name
         else:
-            self._sent = sent
             self._wanted = {**self._own, **pickle.loads(sent), **self._kept}
             settings.apply(self._wanted)
-            self._reached = settings.sticky()
+            self._reached, self._sent = settings.present(), sent
 
     def is_restored(self) -> bool:
-        """Undo changes that the system may refuse to undo. Return whether that succeeded."""
-        if settings.sticky() == self._reached:
-            return True
-        settings.apply(self._wanted, self._reached)
-        return settings.sticky() == self._reached
+        """Undo changes of settings. Return whether the system has allowed it."""
+        changed = settings.changed(self._reached)
+        try:
+            settings.apply(self._wanted, [*settings.UNREADABLE, *changed])
+        except Exception:  # noqa: BLE001 - items may have changed them to anything
+            self._sent = b""  # so that the next call sets all of them
+        if changed:
+            changed = settings.changed(self._reached)
+        return not any(settings.SETTINGS[name].may_stick for name in changed)
 
     def restore_after(self) -> None:
-        """Reset settings, and signals and timers that could end or slow down an idle worker.
-
-        Call it after a call, after `is_restored`.
-        """
+        """Reset streams, and signals and timers that could end or slow down an idle worker."""
         processes.stop_timers(self._timers)
         processes.block_signals(self._blocked)
         if self._handlers != [*map(_signal.getsignal, _SIGNALS)]:
@@ -95,10 +95,6 @@ class InheritedState:
         if not faulthandler.is_enabled():
             show_crashes()
         streams.restore()
-        try:
-            settings.apply(self._wanted, settings.REVERSIBLE)
-        except Exception:  # noqa: BLE001 - items may have changed them to anything
-            self._sent = b""  # so that the next call sets all of them
 
     def note_imports(self) -> None:
         """Set filters for newly imported warnings, and keep thread limits set by modules."""
@@ -108,17 +104,16 @@ class InheritedState:
     @contextmanager
     def keep_changes(self) -> Iterator[None]:
         """Keep the changes made in the block for all later calls."""
-        environ, before = dict(os.environ), settings.carried() | settings.own()
+        environ, before = dict(os.environ), settings.present()
         yield
         for name in environ.keys() | os.environ.keys():
             if environ.get(name) != os.environ.get(name):
                 self._environ.pop(name, None)
                 if name in os.environ:
                     self._environ[name] = os.environ[name]
-        now = settings.carried() | settings.own()
+        self._reached = now = settings.present()
         self._kept |= {name: now[name] for name in now if now[name] != before[name]}
         self._wanted |= self._kept
-        self._reached = settings.sticky()
         self._threads.keep(is_initialized=True)
         self._note_signals()
         streams.keep()
