@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Any
 
 from nbshare._core.engine.call import Call
 from nbshare._core.engine.events import Events
@@ -47,7 +46,7 @@ class WorkerPool:
         self._events, self._starter, self._pipes = events, starter, pipes
         self._members: dict[WorkerProcess, None] = {}
         self._code = NO_CODE  # the newest generation's
-        self._imported_under: Any = None  # environment and import path of this generation
+        self._context: Context | None = None  # of this generation
         self._initializer: bytes | None = None  # key of the one that may have run
         self._stamps: dict[str, Stamp | None] = {}  # stamps of the workers' imported files
         # Stamps of imported files and files of the snapshot. Replaced, never changed, because other
@@ -95,7 +94,7 @@ class WorkerPool:
                 snapshot.add(context.sources)
             self._given = frozenset(snapshot.sources())
             self._code = CodeVersion(self._code.generation + 1, snapshot, context.environ)
-            self._imported_under, self._initializer = _home_of(context), None
+            self._context, self._initializer = context, None
             changed, self._stamps, self._own = {*self._stamps} - self._given, {}, None
         self._initializer = call.initializer_key or self._initializer
         known = snapshot.sources().keys()
@@ -118,8 +117,12 @@ class WorkerPool:
         )
 
     def _suits(self, call: Call) -> bool:
-        is_same_home = bool(self._imported_under == _home_of(call.request.context))
-        return is_same_home and (
+        context, before = call.request.context, self._context
+        # The context is the same object, unless something has changed.
+        is_same = before is context or (
+            before is not None and _home_of(before) == _home_of(context)
+        )
+        return is_same and (
             call.initializer_key is None or self._initializer in (None, call.initializer_key)
         )
 
@@ -152,10 +155,12 @@ class WorkerPool:
         without a worker replaces a late one. Higher numbers are for simultaneous runs.
         """
         n, generation = call.n_in_run, call.code.generation
+        idle = [w.index for w in self.idle if w.generation == generation]
+        if idle and (first := min(idle)) < n:
+            return first
         taken = {worker.index: worker for worker in self._members}
         new = next(k for k in range(len(taken) + 1) if k not in taken)
-        ranked = [(new >= n, 1, new)]
-        ranked += ((w.index >= n, 0, w.index) for w in self.idle if w.generation == generation)
+        ranked = [(new >= n, 1, new), *((True, 0, k) for k in idle)]
         ranked += ((k >= n, 2, k) for k, w in taken.items() if w.state not in ("working", "idle"))
         _, rank, number = min(ranked)
         if rank < 2:

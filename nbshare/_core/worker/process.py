@@ -78,7 +78,7 @@ def run(inherited: InheritedFds) -> None:
         os._exit(1)  # the owner has ended or timed out, or no thread can be started
     state, mappings = InheritedState(), Mappings()
     lock = locks.FileLock(inherited.lock_fd)
-    imports, is_idle = ImportLog(), True
+    imports, is_idle, is_restored = ImportLog(), True, True
     while True:
         try:
             message, fds = channel.receive(timeout_s=None if is_idle else KEEP_S)
@@ -95,16 +95,18 @@ def run(inherited: InheritedFds) -> None:
             break
         call, slot, order = message
         caller = _RemoteCaller(call, channel, imports, mappings, state)
-        work_on(order, slot, fds, caller, lock)
+        if is_restored:
+            work_on(order, slot, fds, caller, lock)
+        else:
+            caller.refuse(fds)
         if caller.is_dismissed:
             break
         is_idle = False
-        is_spent = not state.is_restored() or caller.is_spent
-        channel.send(("finished", call, imports.take(), mappings.end_call(), is_spent))
+        channel.send(("finished", call, imports.take(), mappings.end_call(), caller.is_spent))
         mappings.drop_written()
         # Restored immediately, because descriptors of the next message could reuse the numbers of
-        # closed ones.
-        state.restore_after()
+        # closed ones, but after the message, because the caller waits for that.
+        is_restored = state.restore_after()
     leave()
     faulthandler.disable()  # all results are delivered, so a crash at exit does not matter
     channel.keep_open()  # closing it would report the end of this process
@@ -318,8 +320,7 @@ class _RemoteCaller(Caller):
 
     def tidy_up(self) -> bool:
         if not self.is_tidy:
-            self.is_spent = not self.state.is_restored()
-            self.state.restore_after()
+            self.is_spent = not self.state.restore_after()
             self.state.restore(self.order.settings, self.order.n_threads)
             self.is_tidy = True
         return not self.is_spent
@@ -329,6 +330,12 @@ class _RemoteCaller(Caller):
         if stamps := self._imports.take():
             self._channel.send(("imported", stamps))
         return bool(stamps)
+
+    def refuse(self, fds: Iterable[int]) -> None:
+        """Leave the call to other processes, as the settings of this one cannot be restored."""
+        for fd in fds:
+            close(fd)
+        self.is_spent = True
 
     def close(self) -> None:
         """Close the descriptors of the call."""

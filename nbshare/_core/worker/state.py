@@ -72,19 +72,11 @@ class InheritedState:
             settings.apply(self._wanted)
             self._reached, self._sent = settings.present(), sent
 
-    def is_restored(self) -> bool:
-        """Undo changes of settings. Return whether the system has allowed it."""
-        changed = settings.changed(self._reached)
-        try:
-            settings.apply(self._wanted, [*settings.UNREADABLE, *changed])
-        except Exception:  # noqa: BLE001 - items may have changed them to anything
-            self._sent = b""  # so that the next call sets all of them
-        if changed:
-            changed = settings.changed(self._reached)
-        return not any(settings.SETTINGS[name].may_stick for name in changed)
+    def restore_after(self) -> bool:
+        """Undo what items have changed in this process. Return whether the system has allowed it.
 
-    def restore_after(self) -> None:
-        """Reset streams, and signals and timers that could end or slow down an idle worker."""
+        Signals and timers could end or slow down an idle worker.
+        """
         processes.stop_timers(self._timers)
         processes.block_signals(self._blocked)
         if self._handlers != [*map(_signal.getsignal, _SIGNALS)]:
@@ -95,6 +87,14 @@ class InheritedState:
         if not faulthandler.is_enabled():
             show_crashes()
         streams.restore()
+        changed = settings.changed(self._reached)
+        try:
+            settings.apply(self._wanted, [*settings.UNREADABLE, *changed])
+        except Exception:  # noqa: BLE001 - items may have changed them to anything
+            self._sent = b""  # so that the next call sets all of them
+        if changed:
+            changed = settings.changed(self._reached)
+        return not any(settings.SETTINGS[name].may_stick for name in changed)
 
     def note_imports(self) -> None:
         """Set filters for newly imported warnings, and keep thread limits set by modules."""
