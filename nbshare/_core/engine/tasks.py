@@ -22,7 +22,8 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Future, wait
+from concurrent.futures import CancelledError, Future
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -110,9 +111,14 @@ class TaskFuture(Future[Any]):
         return super().exception(0)
 
     def _await(self, timeout_s: float | None) -> None:
+        def done_within(seconds: float | None) -> bool:
+            with suppress(TimeoutError, CancelledError):
+                Future.exception(self, seconds)
+            return self.done()
+
         # On Windows, an interrupt does not end a wait of the standard library.
         if not self.done():
-            waiting.interruptible(lambda seconds: bool(wait([self], seconds).done), timeout_s)
+            waiting.interruptible(done_within, timeout_s)
 
     def running(self) -> bool:
         """Return whether a worker has claimed the task and not finished it."""
@@ -335,7 +341,7 @@ class TaskQueue(Supply):
         if self._engine is not None and (done or is_over):
             self._engine.hear_prints(call, are_all=len(done) == len(self._tasks))
         call.request.prints.show()
-        if self._resolve_done(call, done):
+        if done and self._resolve_done(call, done):
             self._pace.look(call)
             self._pace.resize(LOAD_S * self._request.max_workers / self._pace.item_s, 1, MOST_TASKS)
             call.sweep()

@@ -182,15 +182,17 @@ class LogReader:
 
 def batches_of(entries: npt.NDArray[np.int64]) -> Iterator[slice]:
     """Yield slices of consecutive entries (columns) in one batch."""
-    is_other = (entries[:2, 1:] != entries[:2, :-1]).any(axis=0)
-    n = entries.shape[1]
-    bounds = [0, *(1 + np.flatnonzero(is_other)).tolist(), n] if n else []
-    for start, stop in itertools.pairwise(bounds):
+    n, starts = entries.shape[1], []
+    if n > 1:
+        starts = (1 + np.flatnonzero((entries[:2, 1:] != entries[:2, :-1]).any(axis=0))).tolist()
+    for start, stop in itertools.pairwise([0, *starts, n] if n else []):
         yield slice(start, stop)
 
 
 def are_mixed(entries: npt.NDArray[np.int64]) -> bool:
     """Return whether some entries (columns) of a batch are not consecutive."""
+    if entries.shape[1] < 3:  # others would have to be between two of a batch
+        return False
     starts = [batch.start for batch in batches_of(entries)]
     return len(set(zip(*entries[:2, starts].tolist(), strict=True))) < len(starts)
 
