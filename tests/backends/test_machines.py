@@ -177,6 +177,7 @@ def test_a_machine_that_is_lost_while_it_gives_inputs(start_dask, tmp_path):
     for machine in cluster.machines:
         machine.send_slowly()
     received = operator.attrgetter("n_bytes_received")
+    half = table.nbytes / 2  # comes from this machine, and the other half from the other one
     shared = {"table": table, "folder": str(tmp_path), "n": 1}
     job = map_async(
         farm.total_with_others,
@@ -186,11 +187,10 @@ def test_a_machine_that_is_lost_while_it_gives_inputs(start_dask, tmp_path):
         retries=1,
         **options(cluster),
     )
-    wait_until(lambda: min(map(received, cluster.machines)) > 0.55 * table.nbytes, 60)
+    wait_until(lambda: min(map(received, cluster.machines)) > half + half / 4, 60)
     child, lost = cluster.machines
     lost.shutdown()
-    # Half of the inputs came from this machine, and less than half of the others from the lost one.
-    assert child.n_bytes_received < 0.75 * table.nbytes
+    assert child.n_bytes_received < half + half / 2
     assert job.result(60).tolist() == [float(table.size) + i for i in range(2)]
     assert child.n_bytes_received < 1.2 * table.nbytes  # it does not begin again
     assert machines.n_bytes_sent() < 2 * table.nbytes
@@ -201,17 +201,18 @@ def test_stop_ends_the_transfer_of_inputs(start_dask, tmp_path):
     table, cluster = np.ones(16 << 20), start_dask(2)
     for machine in cluster.machines:
         machine.send_slowly()
+    half = table.nbytes / 2  # comes from this machine, and the other half from the other one
     shared = {"table": table, "folder": str(tmp_path), "n": 2}
     job = map_async(
         farm.total_with_others, range(2), shared=shared, chunksize=1, **options(cluster)
     )
     child = cluster.machines[0]
-    wait_until(lambda: child.n_bytes_received > 0.55 * table.nbytes, 60)
+    wait_until(lambda: child.n_bytes_received > half + half / 8, 60)
     job.cancel()
     with pytest.warns(PartialResultWarning):
         job.result(5)
     before = child.n_bytes_received
-    assert before < 0.75 * table.nbytes
+    assert before < half + half / 2
     assert parallel_map(duties.identity, range(4), **options(cluster)).tolist() == [0, 1, 2, 3]
     assert child.n_bytes_received - before < table.nbytes / 8
 

@@ -22,7 +22,7 @@ from concurrent.futures import Executor, Future, ThreadPoolExecutor
 # Each process has its own, because tests may run in several.
 ADDRESS = f"10.77.{os.getpid() % 250}.{{}}"  # 1 is this machine
 SWITCH = f"nbs{os.getpid()}"
-SLOW = "tbf rate 100mbit burst 256kb latency 400ms"
+SLOW = "tbf rate 200mbit burst 256kb latency 400ms"
 # One processor takes all packets of a cable, because with two they overtake each other, and TCP
 # takes them for lost and sends them again, up to 2 MB in 32.
 QUEUES = "/sys/class/net/{}/queues/rx-0/rps_cpus"
@@ -221,7 +221,7 @@ class Machine(Interpreter):
         subprocess.run(command.split(), check=True)
 
     def send_slowly(self):
-        """Limit what it sends to 12 MB/s."""
+        """Limit what it sends to 25 MB/s."""
         command = f"nsenter -t {self._popen.pid} -n tc qdisc add dev {self._there} root"
         subprocess.run([*command.split(), *SLOW.split()], check=True)
 
