@@ -64,6 +64,7 @@ LEAST_S = 0.05  # least work in a block, because a task of a cluster costs about
 MOST_BYTES = 16 << 20  # limit for the items, and for the results, of a block
 SMALL_BYTES = 64 << 10  # limit of inputs that are sent with each block
 N_AHEAD = 2  # blocks per worker, so that no worker waits for this process
+TOGETHER_S = 0.05  # time for all blocks on a host to report what it lacks
 STOP_S = 0.7  # time limit for replies of a stopped call, because an interrupt waits a second
 LOOK_S = 1.0  # interval of checks of state that no message reports
 MOST_FAILED = 3  # the same number as for workers of this machine
@@ -109,8 +110,11 @@ class Cluster(Engine):
     def __init__(self, hosts: Hosts) -> None:
         self._hosts = hosts
         self._sent: dict[int, _Sent] = {}  # by task
-        self._waiting: dict[tuple[str, str], list[_Sent]] = {}  # for a host to get inputs
-        self._bringing: dict[int, tuple[str, str]] = {}  # tasks that bring these
+        # Blocks that wait for inputs or the library, by hosts that lack them. For each host, one
+        # task brings them, or is due at some time.
+        self._waiting: dict[str, dict[str, list[_Sent]]] = {"inputs": {}, "library": {}}
+        self._due: list[tuple[float, str]] = []
+        self._bringing: dict[int, str] = {}
         self._again: list[range] = []  # items to run again
         self._data: Any = None  # the inputs, if they are large
         self._source: Any = None  # where the cluster stores them
@@ -205,6 +209,7 @@ class Cluster(Engine):
             try:
                 if not board.stopped:
                     self._hosts.check()  # first, because a lost cluster may never reply
+                    self._bring()
                     self._send_blocks()
                 for news in self._hosts.wait(self._left_s()):
                     self._hear(*news)
@@ -222,7 +227,8 @@ class Cluster(Engine):
         return error
 
     def _left_s(self) -> float:
-        return min(max(0.0, self._end_at - time.monotonic()), LOOK_S)
+        at = min([self._end_at, *(at for at, _ in self._due)])
+        return min(max(0.0, at - time.monotonic()), LOOK_S)
 
     def _is_over(self) -> bool:
         """Return whether the call is over. Stop a stopped call on all hosts."""
@@ -233,6 +239,7 @@ class Cluster(Engine):
             return call.is_complete and not self._sent
         if self._end_at == math.inf:
             self._end_at = time.monotonic() + STOP_S
+            self._due.clear()
             self._end()
         return not self._sent or time.monotonic() >= self._end_at
 
@@ -272,7 +279,7 @@ class Cluster(Engine):
 
     def _has_room(self) -> bool:
         n, call, board = len(self._sent), self._call, self._call.board
-        n += sum(map(len, self._waiting.values()))
+        n += sum(len(blocks) for hosts in self._waiting.values() for blocks in hosts.values())
         has_more = self._again or (board.n_unclaimed > 0 and board.has_waiting())
         is_going = not (call.error or board.stopped)
         # If the cluster has more places than max_workers, waiting tasks would also run.
@@ -340,7 +347,11 @@ class Cluster(Engine):
         if (lacks := self._bringing.pop(number, None)) is not None:
             if error is not None:  # such as one of an executor that cannot send as much
                 self._count_failure(number, error)
-            for waits in self._waiting.pop(lacks, ()):
+            # An executor may have run it on another host than the one that it was meant for.
+            hosts, ran = self._waiting[lacks], ""
+            if messages and bytes(messages[0][0]) == b"host":
+                ran = bytes(messages[0][1]).decode()
+            for waits in hosts.pop(ran if ran in hosts else next(iter(hosts))):
                 self._send(waits)
         if (sent := self._sent.get(number)) is None:
             return
@@ -402,12 +413,20 @@ class Cluster(Engine):
             if self._source is not None:
                 self._send(sent)
                 return
-        if (lacks, host) in self._waiting:
-            self._waiting[lacks, host].append(sent)
-            return
-        self._waiting[lacks, host] = [sent]
-        brought = (None, library()) if lacks == "library" else (self._data, None)
-        self._bringing[self._submit(None, *brought)] = lacks, host
+        if host not in (hosts := self._waiting[lacks]):
+            hosts[host] = []
+            self._due.append((time.monotonic() + TOGETHER_S, lacks))
+        hosts[host].append(sent)
+
+    def _bring(self) -> None:
+        """Submit tasks that bring inputs or the library to hosts that lack them.
+
+        They may run on any host of an executor. It prefers one that lacks them, which is idle now.
+        """
+        while self._due and self._due[0][0] <= time.monotonic():
+            _, lacks = self._due.pop(0)
+            brought = (None, library()) if lacks == "library" else (self._data, None)
+            self._bringing[self._submit(None, *brought)] = lacks
 
     def _name_inputs(self) -> None:
         """Name the inputs by a digest, because hosts may have those of an equal call before.
