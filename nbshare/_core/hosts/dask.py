@@ -19,7 +19,7 @@ from nbshare._core.hosts.travel import traveller
 
 ASK_S = 0.5  # interval of requests for the number of workers
 BUSY_S = 1.0  # time limit for a busy scheduler to reply
-LOOK_S = 0.1  # interval of checks whether the call is stopped
+LOOK_S = 0.1  # interval of checks whether the call is stopped, and a moment
 NO_WORKERS_S = 5.0  # time limit for a cluster without workers to start one
 ENDS = "closing", "closed"  # states of a client or cluster that is ending
 
@@ -138,6 +138,9 @@ async def _result_of(client: Any, future: Any) -> Any:
     """Return the result of a task, which arrives while the call's thread stores other results."""
     try:
         return (await client.gather([future], asynchronous=True))[0]
+    except OSError:  # if the scheduler is lost, the client's status says so a moment later
+        await asyncio.sleep(LOOK_S)
+        raise
     finally:
         future.release()
 
