@@ -15,7 +15,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from importlib import import_module
-from typing import Any, NamedTuple
+from typing import Any
 
 from .messages import Message, kind_of, packed, parts_of, receive, send
 from .starting import Boot, LackingError, connect, end
@@ -128,9 +128,8 @@ def _carried(
                         return
                 elif kind == b"ready":
                     name = bytes(parts_of(message)[1]).decode()
-                    if (before := place.claim(name)) is not None:
-                        lost = ConnectionError("the cluster has lost the result of a task")
-                        yield from _ended_as(before, b"error", pickle.dumps(lost))
+                    if before := place.claim(name):
+                        yield from before
                         return
                     place.check()  # another worker has the task if this one was retired meanwhile
                     has_begun = True
@@ -157,20 +156,8 @@ def _carried(
 
 
 def _not_begun(place: Place, *message: Any) -> Iterator[Message]:
-    """Report why the block has not begun, and never will, even if the cluster repeats the task.
-
-    If it began in an earlier run of the task, report how that ended instead.
-    """
-    yield from _ended_as(place.claim("") or Run("", b""), *message)
-
-
-def _ended_as(before: Run, *message: Any) -> Iterator[Message]:
-    """Report how an earlier run of the task ended, if the block had begun, else the message."""
-    if not before.host:
-        yield packed(*message)
-        return
-    yield packed(b"host", before.host.encode())
-    yield packed(before.end)
+    """Report why the block cannot begin, or how it ended in an earlier run of the task."""
+    yield from place.claim("") or [packed(*message)]
 
 
 def _give(sock: socket.socket, place: Place, inputs: Any, start: int) -> str | None:
@@ -201,13 +188,6 @@ def _next(sock: socket.socket, place: Place) -> Message:
 # ------------------------------------------------------------------------- kinds of clusters
 
 
-class Run(NamedTuple):
-    """An earlier run of a task, which the cluster has repeated."""
-
-    host: str  # on which the block began, or ""
-    end: bytes  # "lost" or "retired"
-
-
 class Place:
     """The connection of a task to its cluster. This one is for executors, which have none.
 
@@ -224,12 +204,12 @@ class Place:
     def __init__(self, client: str, call: str, number: int) -> None:
         self._client, self._call, self.number = client, call, number
 
-    def claim(self, name: str) -> Run | None:  # noqa: ARG002
-        """Record the host on which the block begins, "" if it never will.
+    def claim(self, name: str) -> Sequence[Message]:  # noqa: ARG002
+        """Record the host on which the block begins, if it is not "".
 
-        If an earlier run of the task has left a record, return that run.
+        If the block has begun in an earlier run of the task, return messages about that run.
         """
-        return None
+        return ()
 
     def tell(self, place: int, message: Message) -> None:
         """Send a message to the client early. The task also returns it."""
@@ -276,23 +256,24 @@ class OnDask(Place):
         self._run = os.urandom(8).hex()
         self._untold: list[Message] = []
 
-    def claim(self, name: str) -> Run | None:
+    def claim(self, name: str) -> Sequence[Message]:
         """Store the record at the scheduler, which repeats tasks of lost and retired workers."""
         return self._wait(self._claim(name))  # type: ignore[no-any-return]
 
-    async def _claim(self, name: str) -> Run | None:
+    async def _claim(self, name: str) -> Sequence[Message]:
         gather, scheduler = import_module("asyncio").gather, self._worker.scheduler
-        # The scheduler drops a task's metadata with the task.
-        found, _ = await gather(  # a record is stored before its block begins
-            scheduler.get_metadata(keys=[self._key], default={}),
-            scheduler.set_metadata(keys=[self._key, self._run], value=[name, self._worker.address]),
-        )
-        others = [tuple(record) for run, record in found.items() if run != self._run]
+        requests = [scheduler.get_metadata(keys=[self._key], default={})]
+        if name:  # before the block begins. The scheduler drops a task's metadata with the task
+            record = name, self._worker.address
+            requests.append(scheduler.set_metadata(keys=[self._key, self._run], value=record))
+        found, *_ = await gather(*requests)
+        others = [record for run, record in found.items() if run != self._run]
         if not others:
-            return None
+            return ()
         events = await gather(*(scheduler.events(topic=worker) for _, worker in others))
         are_retired = all(any(_is_retirement(event) for _, event in of) for of in events)
-        return Run(max(others)[0], b"retired" if are_retired else b"lost")
+        end = b"retired" if are_retired else b"lost"
+        return packed(b"host", others[0][0].encode()), packed(end)
 
     def tell(self, place: int, message: Message) -> None:
         """Log messages that were not sent yet as an event, unless they are large."""
