@@ -77,9 +77,7 @@ class ExecutorHosts(Hosts):
             future.cancel()
 
     def close(self, call: str) -> None:  # noqa: ARG002
-        """Drop all tasks."""
-        for future in self._tasks.values():
-            future.cancel()
+        """Drop all tasks, which `end` has cancelled."""
         self._tasks.clear()
 
 
