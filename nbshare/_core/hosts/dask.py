@@ -19,7 +19,7 @@ from nbshare._core.hosts.travel import traveller
 
 ASK_S = 0.5  # interval of requests for the number of workers
 BUSY_S = 1.0  # time limit for a busy scheduler to reply
-LOOK_S = 0.1  # interval of checks whether the call is stopped, and a moment
+LOOK_S = 0.1  # interval of checks of state that no message reports
 NO_WORKERS_S = 5.0  # time limit for a cluster without workers to start one
 ENDS = "closing", "closed"  # states of a client or cluster that is ending
 
