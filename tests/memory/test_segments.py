@@ -562,6 +562,27 @@ def test_several_parts_in_large_memory(kind):
     assert np.array_equal(View(filled).array(np.uint8, expected.shape), expected)
 
 
+def test_the_free_memory_is_read_when_more_is_kept_and_by_the_trimming_thread(monkeypatch):
+    """Not in each call. When the machine is short of memory, what is kept is freed."""
+    kept = warm.WarmPool()
+    here = threading.get_ident()
+    left, readers = 1 << 40, []
+
+    def available_bytes():
+        readers.append(threading.get_ident())
+        return left
+
+    monkeypatch.setattr("nbshare._core.system.processes.available_bytes", available_bytes)
+    for _ in range(30):
+        lent = None  # taken again
+        lent = kept.writable(2 << 20)[0]
+    assert readers.count(here) < 10
+    segment = weakref.ref(segment_of(lent)[0])
+    left = 0
+    del lent
+    wait_until(lambda: segment() is None)
+
+
 def test_an_interrupt_at_any_moment_of_copying_by_threads(monkeypatch):
     """It is a KeyboardInterrupt and no broken lock's error, and no thread writes afterwards."""
     monkeypatch.setattr(copying, "PIECE", 1 << 16)

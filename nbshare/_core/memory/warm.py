@@ -36,7 +36,7 @@ SLAB = 1 << 18  # bytes (untouched pages cost nothing)
 LARGEST_PIECE = 1 << 15  # bytes. For more, the cost of a segment is small compared with its pages.
 SMALL = 1 << 20  # bytes. For less, a fresh segment costs less than reuse.
 IDLE_S = 30.0  # time until an unused segment is freed. A notebook's next cell usually runs sooner.
-TRIM_S = 1.0  # interval of checks for idle segments
+TRIM_S = 1.0  # interval of checks for idle segments, and for the memory that is available
 SHARE = 0.25  # largest share of the available memory that is kept
 
 PooledMemory = npt.NDArray[np.uint8]
@@ -102,6 +102,7 @@ class WarmPool:
     def __init__(self) -> None:
         self._returned: deque[weakref.ref[PooledMemory]] = deque()
         self._kept: list[tuple[float, Segment]] = []  # with the time of their return
+        self._allowed = 0  # bytes that the limit allowed at its last check
         self._lent: dict[int, tuple[weakref.ref[PooledMemory], Segment]] = {}  # by id
         self._is_trimming = False
         self._lock = _thread.RLock()
@@ -192,6 +193,7 @@ class WarmPool:
         while True:
             time.sleep(TRIM_S)
             with self._lock:
+                self._allowed = 0
                 self._collect()
                 now = time.monotonic()
                 self._kept = [(since, s) for since, s in self._kept if now - since < IDLE_S]
@@ -212,19 +214,23 @@ class WarmPool:
         self._lock.release()
 
     def _collect(self) -> None:
-        """Collect returned segments. Above the limit, drop the oldest ones."""
-        now, came = time.monotonic(), bool(self._returned)
+        """Collect returned segments. Above the limit, drop the oldest ones.
+
+        The limit is checked when more is kept than before, and by the trimming thread.
+        """
+        now = time.monotonic()
         with uninterrupted():
             while self._returned:
                 _, segment = self._lent.pop(id(self._returned.popleft()), (None, None))
                 if segment is not None:
                     self._kept.append((now, segment))
         self._kept = [(t, s) for t, s in self._kept if not s.was_kept_elsewhere]
-        if came:
-            held = sum(segment.nbytes for _, segment in self._kept)
+        held = sum(segment.nbytes for _, segment in self._kept)
+        if held > self._allowed:  # a check reads several files, which takes as long as a short call
             limit = SHARE * (processes.available_bytes() + held)
             while self._kept and held > limit:
                 held -= self._kept.pop(0)[1].nbytes
+            self._allowed = held
 
 
 pool = WarmPool()
