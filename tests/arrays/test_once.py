@@ -267,6 +267,17 @@ def test_a_part_with_memory_is_loaded_for_each_block():
     assert len({*map(id, models)}) == len({*map(id, arrays)}) == 3
 
 
+@pytest.mark.parametrize("n", [N, 300])  # items, pickled one by one and several at a time
+def test_items_with_the_same_memory_are_loaded_once(n):
+    """A worker does not load items ahead that it has to load again without an item's writes."""
+    items = [once.Noted(BIG) for _ in range(n)]
+    found = parallel_map(once.n_loaded, items, max_workers=1, chunksize=100, progress=False)
+    n_before = parallel_map(once.n_loaded, [0], max_workers=1, progress=False)[0]
+    again = parallel_map(once.n_loaded, items, max_workers=1, chunksize=100, progress=False)
+    assert found[-1] <= n_before
+    assert again[-1] - n_before == n
+
+
 def test_nothing_waits_for_the_garbage_collector():
     """A worker frees the memory of a call when its items are gone."""
     model = once.Model({"texts": TEXTS, "array": np.ones(100_000)})

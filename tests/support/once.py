@@ -36,6 +36,28 @@ class Counted:
         return {"parts": self.parts}
 
 
+class Noted:
+    """An object that notes how many of its class this process has loaded."""
+
+    n_loaded = 0
+
+    def __init__(self, array):
+        self.array = array
+
+    def __reduce__(self):
+        return _noted, (self.array,)
+
+
+def _noted(array):
+    Noted.n_loaded += 1
+    return Noted(array)
+
+
+def n_loaded(_):
+    """Return how many objects this process has loaded."""
+    return Noted.n_loaded
+
+
 class Derived:
     """An object whose pickle makes its arrays anew, as some classes of tables do."""
 

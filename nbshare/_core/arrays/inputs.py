@@ -205,6 +205,11 @@ class Inputs:
             return array.copy("K")  # its memory is shared or read-only
         return shared_view(array) if is_shared else array
 
+    @property
+    def has_memory(self) -> bool:
+        """Whether an item has used private memory."""
+        return bool(self._ends)
+
     def bytes(self, offset: int, nbytes: int) -> memoryview:
         """Return a part of the first segment."""
         return self._bytes((0, offset, nbytes))

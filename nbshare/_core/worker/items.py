@@ -54,12 +54,22 @@ class ItemBlocks:
     ) -> None:
         self.block_of, self._packed, self._parts = block_of, packed, parts
         self._newest = -1  # the first item of the last block that was loaded
+        self._may_share = True  # whether fewer than two blocks have been loaded, if with memory
         self.rest()
 
     def rest(self) -> None:
         """Release the loaded items. None of them may be running."""
         self._block: tuple[range, list[Sequence[Any]]] = (range(0), [])
         self._found = self._block  # for the last range
+
+    def apart(self, items: range) -> range:
+        """Return the first of some items, up to the end of their block if blocks share memory.
+
+        Two blocks that are loaded one after the other show whether they do.
+        """
+        if self.share_memory or self._may_share:
+            return items[: self.block_of(items.start).stop - items.start]
+        return items
 
     def columns(self, indices: range) -> list[Sequence[Any]]:
         """Return each iterable's values for some items.
@@ -104,6 +114,7 @@ class ItemBlocks:
                     )
                 raise
             if items.start > self._newest:
+                self._may_share = self._newest < 0 and inputs.has_memory
                 self._newest = items.start
                 self.share_memory |= inputs.has_come_again
             self._block = items, columns

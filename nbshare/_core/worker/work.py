@@ -342,10 +342,7 @@ class Work:
         return self._board.has_failed(i, i + 1) and bool(self._board.state(i))
 
     def _apart(self, items: range) -> range:
-        """Return the first of some items, up to the end of their block if blocks share memory."""
-        if self._blocks is None or not self._blocks.share_memory:
-            return items
-        return items[: self._blocks.block_of(items.start).stop - items.start]
+        return items if self._blocks is None else self._blocks.apart(items)
 
     def _begin(self, items: range) -> int:
         """Record the items that this worker is running. Return the time in ns."""
