@@ -324,7 +324,8 @@ class Work:
                         continue
                     position += self._counts_as_done(position, error)
                 else:
-                    run = self._run_together if n_together else self._run_singly
+                    are_several = n_together and len(items) > 1  # for one, a batch costs more
+                    run = self._run_together if are_several else self._run_singly
                     position += run(items, columns)
             # The time includes loading, but not the other steps, which would make tiny items seem
             # slow.
