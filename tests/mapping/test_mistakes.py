@@ -70,6 +70,9 @@ class Model:
     def predict(self, x):  # noqa: D102
         return x
 
+    def merge(self, a, b):  # noqa: D102
+        return a
+
 
 def broken():
     yield 0
@@ -155,6 +158,16 @@ REFUSED = {
         lambda: parallel_map(Model().predict, range(3)),
         TypeError,
         ["Model.lock cannot be pickled", "nbshare.SharedLock"],
+    ),
+    "a lock in an object that reduce= uses": (
+        lambda: parallel_map(double, range(3), reduce=Model().merge),
+        TypeError,
+        ["the function of reduce= cannot be sent", "Model.lock", "nbshare.SharedLock"],
+    ),
+    "a connection in the function before reduce=": (
+        lambda: parallel_map(lambda _: CONNECTION.total_changes, range(3), reduce=add),
+        TypeError,
+        ["its variable 'CONNECTION'", "connect inside the function"],
     ),
     "a connection in a global": (
         lambda: parallel_map(lambda _: CONNECTION.total_changes, range(3)),

@@ -29,7 +29,7 @@ from nbshare._core.system import processes
 from nbshare._core.wire.board import Board
 from nbshare._core.wire.failures import SharedName
 from nbshare._core.wire.feed import ItemFeed
-from nbshare._core.wire.folding import FoldBlocks
+from nbshare._core.wire.folding import Fold, FoldBlocks
 from nbshare._core.wire.orders import CallOrder, Fixed, Sources, Stage
 from nbshare._core.wire.threads import threads_per_worker
 from nbshare.errors import UnsendableError
@@ -57,9 +57,19 @@ def pack_fixed(arena: Arena, request: Request) -> Fixed:
         names = [name for name in shared if isinstance(shared[name], FunctionType | type)]
         func = arena.itself(with_keywords(request.func, {name: shared.pop(name) for name in names}))
     else:
-        func = arena.pack(request.func, "the function", writable=True, is_named=True)
+        func = _pack_function(arena, request.func)
     packed = _pack_shared(arena, shared) if shared else None
     return Fixed(func, packed, *initializer, arena.known.is_used)
+
+
+def _pack_function(arena: Arena, func: Any) -> Packed:
+    try:
+        return arena.pack(func, "the function", writable=True, is_named=True)
+    except Exception:
+        if isinstance(func, Fold):  # the error names the function at fault
+            arena.pack(func.func, "the function")
+            arena.pack(func.reduce, "the function of reduce=")
+        raise
 
 
 def _pack_shared(arena: Arena, shared: dict[str, Any]) -> Packed:
