@@ -1,5 +1,6 @@
 """Calls that a newcomer types a little wrong are refused, or answered, with its cure."""
 
+import importlib
 import sqlite3
 import sys
 import threading
@@ -459,6 +460,25 @@ def test_the_repr_of_an_item_is_one_short_line(backend):
     assert line.startswith("raised for item 0 (array([[ 0, 1, 2, ")
     assert "…)" in line
     assert len(line) < 100
+
+
+def test_a_lock_inside_an_object_of_a_package_is_not_for_users_to_replace(tmp_path, monkeypatch):
+    """As in a registry of units: they can only create the whole object in the workers."""
+    site = tmp_path / "site-packages"
+    site.mkdir()
+    (site / "units_of_test.py").write_text(
+        "import threading\n"
+        "class Registry:\n"
+        "    def __init__(self):\n"
+        "        self._caches = {'lock': threading.Lock()}\n"
+    )
+    monkeypatch.syspath_prepend(site)
+    registry = importlib.import_module("units_of_test").Registry()
+    with pytest.raises(errors.UnsendableError) as caught:
+        parallel_map(lambda x: (registry, x), range(3))
+    assert "registry._caches['lock']" in str(caught.value)
+    assert "create the object inside the function" in str(caught.value)
+    assert "SharedLock" not in str(caught.value)
 
 
 def test_a_path_among_the_items_is_named_as_it_is_printed():

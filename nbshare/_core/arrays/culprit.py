@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from itertools import islice
@@ -13,7 +14,8 @@ import numpy as np
 
 from nbshare._core.arrays.by_reference import PLAIN, ByReference
 from nbshare._core.arrays.remedies import OTHERS, remedy_for
-from nbshare._core.functions.modules import is_module
+from nbshare._core.functions.installed import is_installed
+from nbshare._core.functions.modules import file_of, is_module
 from nbshare._core.functions.pickling import dumps_apart, sent_variables
 from nbshare._core.messages import is_interrupt
 
@@ -30,28 +32,40 @@ def culprit_of(obj: Any) -> tuple[str, str]:
     """Return the part of an object that cannot be pickled, such as ``Model.lock``, and advice."""
     if isinstance(obj, functools.partial) and not _can_be_pickled(obj.func):
         return culprit_of(obj.func)
-    path, found = _found_in(obj)
+    path, found, is_of_user = _found_in(obj)
     if inspect.isfunction(obj) and found is not obj:
         path = f"its variable {path!r}"
     elif isinstance(obj, functools.partial) and found is not obj:
         path = f"its argument {path!r}"
-    return path, _remedy(found) or OTHERS
+    return path, (is_of_user and _remedy(found)) or OTHERS
 
 
-def _found_in(obj: Any) -> tuple[str, Any]:
-    """Return the innermost part that cannot be pickled, after its path."""
+def _found_in(obj: Any) -> tuple[str, Any, bool]:
+    """Return the innermost part that cannot be pickled, after its path.
+
+    Also return whether users can replace the part, because no object of a package holds it.
+    """
     owner = _owner_of(obj)
     path = (owner if isinstance(owner, type) else type(owner)).__qualname__
-    seen = {id(obj)}
+    seen, is_of_user = {id(obj)}, True
     for _ in range(_MAX_DEPTH):
         for name, part in _parts_of(obj, path) if _remedy(obj) is None else ():
             if id(part) not in seen and not _can_be_pickled(part):
+                is_of_user = is_of_user and not _is_of_package(obj)
                 path, obj = name, part
                 seen.add(id(obj))
                 break
         else:
             break
-    return path, obj
+    return path, obj, is_of_user
+
+
+def _is_of_package(obj: Any) -> bool:
+    """Return whether an object is of an installed package, apart from Python's own."""
+    name = (obj if isinstance(obj, type) else type(obj)).__module__
+    file = file_of(sys.modules.get(name))
+    is_of_python = name.partition(".")[0] in sys.stdlib_module_names
+    return not is_of_python and file is not None and is_installed(file)
 
 
 def _owner_of(obj: Any) -> Any:
