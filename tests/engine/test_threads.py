@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import itertools
 import sys
@@ -95,6 +96,30 @@ def test_all_threads_get_the_results_in_their_places(func, backend):
                 asked.result(60)
         assert told.wait(60)
         assert not wrong
+
+
+both_load = threading.Barrier(2)
+
+
+def load():
+    with contextlib.suppress(threading.BrokenBarrierError):
+        both_load.wait(0.5)
+        return "while another item was loaded"
+    return "alone"
+
+
+class LoadedSlowly:
+    """Is loaded by `load`."""
+
+    def __reduce__(self):
+        return load, ()
+
+
+def test_items_are_loaded_by_one_thread_at_a_time():
+    """Libraries such as pint complete their setup at the first object that is loaded."""
+    items = [LoadedSlowly(), LoadedSlowly()]
+    found = parallel_map(str, items, max_workers=2, chunksize=1, backend="threads")
+    assert found == ["alone", "alone"]
 
 
 @pytest.mark.parametrize("kind", ["list", "generator"])

@@ -12,6 +12,8 @@ items of a call     each belongs to the worker that has claimed it, under the ca
                     writes the item's result, and then its ``done`` byte. Failures add entries to
                     the dict of errors
 its output          the first result decides it, under the call's lock
+loading its items   one thread at a time, because libraries may complete their setup meanwhile, such
+                    as pint, and are not thread-safe then
 its initializer     runs while one thread makes all workers of the call, under a lock
 a module's globals  are replaced as a whole (``_looked_at``), or change in one step, such as an
                     entry of a dict or an append. If one may change meanwhile, it is copied first,
@@ -29,7 +31,7 @@ from __future__ import annotations
 
 import _thread
 import time
-from contextlib import ExitStack, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from contextvars import copy_context
 from typing import Any
 
@@ -56,8 +58,10 @@ PAUSE_S = 1e-3  # a thread's interval of checks for items
 class _Here(Caller):
     """The caller of workers that run in its own process."""
 
-    def __init__(self, call: Call, lock: _thread.LockType) -> None:
-        self._call, self._lock, self._imports = call, lock, ImportLog()
+    def __init__(
+        self, call: Call, lock: _thread.LockType, loading: AbstractContextManager[Any]
+    ) -> None:
+        self._call, self._lock, self.loading, self._imports = call, lock, loading, ImportLog()
 
     def decide(self, spec: OutputSpec) -> Decided:
         with self._lock:
@@ -202,19 +206,19 @@ class ThreadEngine(Engine):
 
 def _works(call: Call, n: int, lock: Any) -> tuple[list[Work], ExitStack | None]:
     """Return the workers of a call, and the contexts that its initializer returned. Run it once."""
-    has_initializer = call.request.initializer is not None
+    has_initializer, loading = call.request.initializer is not None, _thread.allocate_lock()
     with running_items(), initializing_anew() if has_initializer else nullcontext() as entered:
-        return [_work(call, slot, lock) for slot in range(n)], entered
+        return [_work(call, slot, lock, loading) for slot in range(n)], entered
 
 
-def _work(call: Call, slot: int, lock: Any) -> Work:
+def _work(call: Call, slot: int, lock: Any, loading: Any) -> Work:
     def attach(segment: Segment, mode: Mode) -> View:
         if mode == "c":
             segment = segment.again(mode)
         return View(segment, is_read_only=mode == "r")
 
     inputs = [inputs_of(p.small, [attach(*wanted) for wanted in p.segments]) for p in call.inputs]
-    return Work(call.order, call.board, slot, inputs, _Here(call, lock), lock)
+    return Work(call.order, call.board, slot, inputs, _Here(call, lock, loading), lock)
 
 
 def _abort(call: Call, error: BaseException) -> None:

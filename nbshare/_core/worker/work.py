@@ -7,7 +7,7 @@ import sys
 import time
 from array import array
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from heapq import heappushpop
 from itertools import chain
@@ -111,6 +111,7 @@ class Caller:
         raise NotImplementedError
 
     in_process = True  # whether items run in the caller's process
+    loading: AbstractContextManager[Any] = nullcontext()  # held while items are loaded
 
     def await_items(self) -> bool:
         """Wait a while for items. Return whether to continue waiting."""
@@ -311,7 +312,7 @@ class Work:
                     items = items[:1]  # this item may have killed a worker that loaded several
                 self._begin(items)  # if loading kills the worker, these items are to blame
                 try:
-                    with self._namespaces:
+                    with self._namespaces, self._caller.loading:
                         columns = [column(items) for column in self._columns]
                     if self._blocks is not None and len(apart := self._apart(items)) < len(items):
                         columns = [column[: len(apart)] for column in columns]
