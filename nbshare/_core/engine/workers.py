@@ -46,7 +46,7 @@ class WorkerPool:
         self._events, self._starter, self._pipes = events, starter, pipes
         self._members: dict[WorkerProcess, None] = {}
         self._code = NO_CODE  # the newest generation's
-        self._context: Context | None = None  # of this generation
+        self._context: Context | None = None  # the context of this generation
         self._initializer: bytes | None = None  # key of the one that may have run
         self._stamps: dict[str, Stamp | None] = {}  # stamps of the workers' imported files
         # Stamps of imported files and files of the snapshot. Replaced, never changed, because other
