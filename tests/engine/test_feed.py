@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import nbshare
 from nbshare import MapInterrupted, last_job, map_async, parallel_map
 from nbshare._core.arrays import arena
-from nbshare._core.arrays.arena import BLOCK_BYTES, Arena
+from nbshare._core.arrays.arena import BLOCK_BYTES, LEAST_BLOCKS, Arena
 from nbshare._core.engine import preparing
 from nbshare.errors import UnsendableError
 from tests.support import feeds
@@ -136,8 +136,9 @@ def test_a_class_that_goes_by_value_is_not_counted_for_each_of_its_objects():
         def __init__(self, x):
             self.x = x
 
-    size, blocks, _ = Arena().pack_items([[Local(i) for i in range(6400)]], 0)
-    assert (size, len(blocks)) == (200, 32)
-    assert Arena().pack_items([[feeds.Counted() for _ in range(6400)]], 0)[0] == size
+    n = 200 * LEAST_BLOCKS
+    size, blocks, _ = Arena().pack_items([[Local(i) for i in range(n)]], 0)
+    assert (size, len(blocks)) == (200, LEAST_BLOCKS)
+    assert Arena().pack_items([[feeds.Counted() for _ in range(n)]], 0)[0] == size
     large = [bytes(BLOCK_BYTES + i) for i in range(64)]
     assert Arena().pack_items([large], 0)[0] == 1

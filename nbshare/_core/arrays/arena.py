@@ -58,7 +58,10 @@ from nbshare._core.messages import cut, is_interrupt
 from nbshare.errors import UnsendableError
 
 IN_BAND = 4096  # bytes. A smaller array is cheaper to copy into the pickle than to refer to
-LEAST_BLOCKS = 32  # number of blocks below which items are pickled one by one
+LEAST_ITEMS = 64  # number of items below which each is pickled alone
+# Number of blocks of more items. Packing and loading one takes 60 µs, and an item that cannot be
+# loaded fails its block.
+LEAST_BLOCKS = 24
 BLOCK_ITEMS = 4096  # most items of a block, because more would hardly lower the cost of each
 MOST_SAMPLES = 8  # most items in the sample that estimates the size of an item
 BLOCK_BYTES = 64 << 10  # approximate size of a block, because a worker loads whole blocks
@@ -223,7 +226,7 @@ class Arena(Contents):
     def block_size(self, columns: Sequence[Sequence[Any]]) -> int:
         """Return how many items to pickle together. Each column has the values of one iterable."""
         n = len(columns[0])
-        if n < 2 * LEAST_BLOCKS:
+        if n < LEAST_ITEMS:
             return 1
         each = sum(map(self._nbytes_each, columns))
         return max(1, min(BLOCK_ITEMS, BLOCK_BYTES // each, n // LEAST_BLOCKS))

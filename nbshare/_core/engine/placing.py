@@ -31,10 +31,12 @@ def place(arena: Arena, *, is_private: bool = False) -> Placed:
     """
     if arena.nbytes <= SMALL_ARENA:
         return Placed(arena.all_contents() or b"\0", arena.segments)
+    # Objects can write to memory next to pickles only.
+    mode: Mode = "c" if arena.has_views and not is_private else "r"
     memory = pool.filled(*arena.contents(), is_private=is_private)
     found = segment_of(memory)
     assert found is not None
-    return Placed(None, [(found[0], "r" if is_private else "c"), *arena.segments], memory)
+    return Placed(None, [(found[0], mode), *arena.segments], memory)
 
 
 def place_bytes(data: bytes) -> Placed:
