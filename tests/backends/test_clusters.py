@@ -218,10 +218,22 @@ def test_news_of_a_long_block_with_large_results(dask_client, tmp_path, nbytes, 
     assert job.result(60)[:, -1].tolist() == list(range(7))
 
 
-@pytest.mark.parametrize("are_hosts", [True, False], ids=["hosts", "one host"])
-@pytest.mark.parametrize("way", ["retired", "closed"])
-def test_a_retired_dask_worker(tmp_path, way, are_hosts):
-    """Its items run again elsewhere without counting as retries. It leaves no process or note."""
+@pytest.mark.parametrize(
+    ("way", "size", "are_hosts"),
+    [
+        ("retired", 1, True),
+        ("retired", 1, False),
+        ("closed", 1, True),
+        ("closed", 1, False),
+        ("retired", 8, True),
+        ("retired", 8, False),
+    ],
+)
+def test_a_retired_dask_worker(tmp_path, way, size, are_hosts):
+    """Its items run again elsewhere without counting as retries. It leaves no process or note.
+
+    So do those of a block that has already sent results.
+    """
     distributed = pytest.importorskip("distributed")
     with (
         distributed.LocalCluster(
@@ -232,7 +244,7 @@ def test_a_retired_dask_worker(tmp_path, way, are_hosts):
         if are_hosts:
             client.run(be_host)
         before, shared = client.run_on_scheduler(metadata_of), {"folder": str(tmp_path)}
-        job = map_async(farm.stay_once, range(8), shared=shared, chunksize=1, backend=client)
+        job = map_async(farm.stay_once, range(8), shared=shared, chunksize=size, backend=client)
         wait_until(lambda: job.n_done == 7 and (tmp_path / "stays").exists(), 60)
         (address,) = [at for at, tasks in client.processing().items() if tasks]
         if way == "retired":

@@ -356,9 +356,12 @@ class Cluster(Engine):
         if (sent := self._sent.get(number)) is None:
             return
         for k, message in enumerate(messages, first):
-            if k == sent.n_taken and number in self._sent:
+            kind = bytes(message[0])
+            # The cluster may have repeated the task, which then says only how its last run ended.
+            is_next = k == sent.n_taken or (k < sent.n_taken and kind in (b"lost", b"retired"))
+            if is_next and number in self._sent:
                 sent.n_taken += 1
-                self._take(number, sent, bytes(message[0]), message[1:])
+                self._take(number, sent, kind, message[1:])
         if number in self._sent and error is not None:
             self._hosts.check()  # first, because a lost cluster loses all tasks
             self._lose(number, sent, error)  # it may have begun, although no message says so
