@@ -16,11 +16,11 @@ import pytest
 
 from nbshare import MISSING, SharedArray, map_async, parallel_map, shutdown
 from nbshare._core.arrays.known import KnownObjects
+from nbshare._core.engine.feed import ItemFeed
 from nbshare._core.functions import files
 from nbshare._core.functions.files import register_files
 from nbshare._core.functions.freshness import ImportLog
 from nbshare._core.wire.board import Board
-from nbshare._core.wire.feed import ItemFeed
 
 N = 12_000
 N_THREADS = 8

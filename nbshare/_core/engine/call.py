@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol
 
+from nbshare._core.engine.feed import ItemFeed
 from nbshare._core.engine.fit import Fit, WorkerMemory, workers_that_fit
 from nbshare._core.engine.outputs import Medium
 from nbshare._core.engine.placing import Placed
@@ -29,7 +30,6 @@ from nbshare._core.memory import Mode, Segment
 from nbshare._core.system import processes, waiting
 from nbshare._core.wire.board import DURATIONS, LEAVES, PEAK_BEFORE, PID, SLOWEST, Board
 from nbshare._core.wire.failures import Death, Failure, name_of_item, note_on_iterables, text_of
-from nbshare._core.wire.feed import ItemFeed
 from nbshare._core.wire.orders import CallOrder
 
 if TYPE_CHECKING:

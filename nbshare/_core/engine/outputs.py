@@ -22,7 +22,7 @@ from nbshare._core.memory import Segment, View, can_share, pool, segment_of
 from nbshare._core.memory.warm import LARGEST_PIECE
 from nbshare._core.shapes.tiles import Mosaic, Tiles
 from nbshare._core.store.pages import IN_OUTPUT
-from nbshare._core.store.rows import Decided, FilePlace, RowWriter
+from nbshare._core.store.rows import Decided, FilePlace, RowsTarget, RowWriter
 from nbshare._core.store.specs import ASK, IS_OBJECT, KINDS, OBJECTS, OutputSpec
 from nbshare._core.system import sections
 from nbshare._core.wire.board import KIND, Board
@@ -36,7 +36,7 @@ class Output(NamedTuple):
 
     array: Any  # in this process, an ndarray or a `Mosaic`
     segments: list[Segment]  # for workers, empty if they only write to files
-    place: Any  # in the segments, in the form that workers need
+    place: Any  # in the segments: a `RowsTarget`, a `MosaicTarget` or None
     is_fresh: bool = True  # whether missing rows are zero
 
 
@@ -59,7 +59,8 @@ def output_of(array: npt.NDArray[Any], *, is_fresh: bool = True) -> Output:
     found = segment_of(array)
     assert found is not None
     segment, offset = found
-    return Output(array, [segment], (offset, array.strides), is_fresh)
+    target = RowsTarget(offset, array.dtype, array.shape[1:], array.strides)
+    return Output(array, [segment], target, is_fresh)
 
 
 def growing(

@@ -17,6 +17,7 @@ from nbshare._core.arrays.loaded_size import loaded_nbytes
 from nbshare._core.arrays.shared_array import SharedArray
 from nbshare._core.engine import hints
 from nbshare._core.engine.call import MAX_REPLACED, Call, Engine
+from nbshare._core.engine.feed import ItemFeed
 from nbshare._core.engine.folding import FoldingCall
 from nbshare._core.engine.placing import Placed, place
 from nbshare._core.engine.request import Request
@@ -28,7 +29,6 @@ from nbshare._core.source.bytecode import assigned_around
 from nbshare._core.system import processes
 from nbshare._core.wire.board import Board
 from nbshare._core.wire.failures import SharedName
-from nbshare._core.wire.feed import ItemFeed
 from nbshare._core.wire.folding import Fold, FoldBlocks
 from nbshare._core.wire.orders import CallOrder, Fixed, Sources, Stage
 from nbshare._core.wire.threads import threads_per_worker

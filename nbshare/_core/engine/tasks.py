@@ -32,6 +32,7 @@ from nbshare import errors
 from nbshare._core.arrays.arena import Arena
 from nbshare._core.engine.call import Call, Supply
 from nbshare._core.engine.dispatcher import Dispatcher
+from nbshare._core.engine.feed import ItemFeed
 from nbshare._core.engine.local import dispatcher, is_ending
 from nbshare._core.engine.placing import place
 from nbshare._core.engine.preparing import pack_fixed, prepare
@@ -48,7 +49,6 @@ from nbshare._core.system import waiting
 from nbshare._core.tracebacks import shown_shortly
 from nbshare._core.wire.board import ITEM, ROUND
 from nbshare._core.wire.context import current_context
-from nbshare._core.wire.feed import ItemFeed
 from nbshare._core.wire.orders import Task
 
 LOAD_S = 0.1  # amount of work to submit beyond one task per worker

@@ -13,13 +13,13 @@ import pickle
 import struct
 import time
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from nbshare._core.memory import aligned, disk
+from nbshare._core.memory import View, aligned, disk, segment_of
 from nbshare._core.store.logs import ALONE, LogReader, batches_of
 from nbshare._core.store.pages import ATTEMPTS, FAILED, IN_LOG, IN_OUTPUT, NOT_DONE
 from nbshare._core.store.specs import OutputSpec
@@ -217,5 +217,30 @@ class RowWriter:
 
 
 Rows = Callable[[int, int], npt.NDArray[Any]]  # rows of an output, by the first and their number
+
+
+class RowsTarget(NamedTuple):
+    """The output of a call, an array in a segment, to which a worker writes rows."""
+
+    offset: int
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]  # of a row
+    strides: tuple[int, ...]  # of the array
+
+    def rows(self, views: Sequence[View]) -> Rows:
+        """Return a function for rows of the output, in a segment which may grow."""
+        view = views[0]
+
+        def rows(first: int, n: int) -> npt.NDArray[Any]:
+            nonlocal view
+            start, step = self.offset + first * self.strides[0], self.strides[0]
+            found = segment_of(view.root)
+            if found is not None and start + n * step > view.root.nbytes:
+                view = View(found[0].whole("r+"))
+            return view.array(self.dtype, (n, *self.shape), start, self.strides)
+
+        return rows
+
+
 # The spec of results, their rows (None if they are only in logs or files), and the file writer.
 Decided = tuple[OutputSpec, Rows | None, RowWriter | None]

@@ -69,6 +69,12 @@ class Sources(NamedTuple):
     repeated: Sequence[Packed] = ()  # objects that several blocks name, see `arrays.repeated`
 
 
+# The header of a block of a feed, which follows the pickle: first item, number of items, whether
+# workers may see arrays in the block, offset of the header, and place of the items. Offsets are
+# relative to the first block of the same write.
+FeedHeader = tuple[int, int, bool, int, Packed]
+
+
 class CallOrder(NamedTuple):
     """The order for all workers of a call."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import pickle
+import weakref
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from datetime import datetime, time
 from itertools import chain, groupby, islice
@@ -13,12 +14,14 @@ from typing import Any
 from nbshare._core.arrays.inputs import Inputs, Packed
 from nbshare._core.arrays.repeated import NamedParts
 from nbshare._core.functions.pickling import may_name_unknown
+from nbshare._core.memory import View
 from nbshare._core.store.apart import MakePickler
 from nbshare._core.store.logs import OUT_OF_BAND
-from nbshare._core.wire.feed import FedItems
-from nbshare._core.wire.folding import FoldBlocks
+from nbshare._core.store.pages import KEPT, LEFT, SEEN, UNSEEN, Page
+from nbshare._core.system import waiting
+from nbshare._core.wire.board import Board
 from nbshare._core.wire.kept import SCALARS, is_of_values, is_value
-from nbshare._core.wire.orders import Seed, Sources, generator
+from nbshare._core.wire.orders import FeedHeader, Seed, Sources, generator
 
 MOST_UNSEEN = 64  # most items of a batch between checks for a stop
 MOST_BYTES = 64 << 10  # limit of a pickle that is stored with others
@@ -121,6 +124,82 @@ class ItemBlocks:
         return self._block
 
 
+class FedItems:
+    """Loads the items of blocks that an `engine.feed.ItemFeed` packed while the call runs.
+
+    Parameters
+    ----------
+    inputs : Inputs
+        The inputs with the feed's segment.
+    board : Board
+        The call's board.
+    """
+
+    def __init__(self, inputs: Inputs, board: Board) -> None:
+        self._inputs, self._board = inputs, board
+        self._known: tuple[range, int, FeedHeader] | None = None  # the last header, and where it is
+        self._block = range(0)
+        self._packed: Packed | None = None  # the block
+        self._of_block = Inputs([])  # the inputs that load it
+        self._may_be_seen: list[tuple[weakref.ref[Any], Page, int]] = []
+
+    def block_of(self, i: int) -> range:
+        """Return the items in the block of item `i`."""
+        return self._header_of(i)[0]
+
+    def packed(self, i: int) -> tuple[Inputs, Packed]:
+        """Return the inputs that load the block of item `i`, and the block's place in them."""
+        if i not in self._block:
+            self._turn_to(i)
+        assert self._packed is not None
+        return self._of_block, self._packed
+
+    def _turn_to(self, i: int) -> None:
+        block, start, (first, _, has_views, offset, packed) = self._header_of(i)
+        inputs = self._inputs
+        view = (
+            inputs.private(start - offset, offset)
+            if has_views
+            else View(inputs.bytes(start - offset, offset))
+        )
+        self._block, self._packed = block, packed
+        self._of_block.known = inputs.known
+        self._of_block.turn_to(view)
+        self._note_views()
+        if has_views:
+            page, place = self._board.page(first), first % self._board.page_items
+            page.views[place] = SEEN if page.views[place] == UNSEEN else KEPT
+            self._may_be_seen.append((weakref.ref(view.root), page, place))
+
+    def rest(self) -> None:
+        """Release the block. None of its items may be running."""
+        self._block, self._packed = range(0), None
+        self._of_block.turn_to(View(b""))
+        self._note_views()
+
+    def _note_views(self) -> None:
+        """Mark the blocks of which this worker has no views any more."""
+        seen = self._may_be_seen
+        self._may_be_seen = []
+        for ref, page, place in seen:
+            if ref() is not None:
+                self._may_be_seen.append((ref, page, place))
+            elif page.views[place] == SEEN:
+                if waiting.IS_WEAKLY_ORDERED:
+                    waiting.before_marks()
+                page.views[place] = LEFT
+
+    def _header_of(self, i: int) -> tuple[range, int, FeedHeader]:
+        """Return the items in the block of an item, and the offset and contents of its header."""
+        if self._known is None or i not in self._known[0]:
+            start, nbytes = self._board.page(i).place_of_block(i)
+            self._inputs.reach(start + nbytes, is_private=self._board.segment.is_private)
+            header: FeedHeader = pickle.loads(self._inputs.bytes(start, nbytes))
+            first, n, *_ = header
+            self._known = range(first, first + n), start, header
+        return self._known
+
+
 def blocks_of(inputs: Inputs, sources: Sources, fed: FedItems | None) -> ItemBlocks | None:
     """Return the pickled items of a call, or None if there are none."""
     if fed is not None:
@@ -162,6 +241,8 @@ class ItemSource:
             self._rows = inputs.load(*what)
         elif kind == "folded":
             n, iterables = what
+            from nbshare._core.wire.folding import FoldBlocks  # late, only reduce= needs it
+
             self._rows = FoldBlocks([ItemSource(inputs, blocks, *each) for each in iterables], n)
         else:
             assert blocks is not None

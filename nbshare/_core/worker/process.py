@@ -26,14 +26,11 @@ from contextlib import contextmanager, nullcontext
 from itertools import islice
 from typing import Any, NamedTuple
 
-import numpy.typing as npt
-
 from nbshare._core.arrays.inputs import Inputs, opened
 from nbshare._core.functions.freshness import ImportLog, use_snapshot
-from nbshare._core.memory import Mode, OwnBytes, Segment, View, segment_of, silence_warnings
-from nbshare._core.shapes.tiles import MosaicTarget
+from nbshare._core.memory import Mode, OwnBytes, Segment, View, silence_warnings
 from nbshare._core.store.logs import LogKey
-from nbshare._core.store.rows import Decided, Rows, RowWriter
+from nbshare._core.store.rows import Decided, RowWriter
 from nbshare._core.store.specs import OutputSpec
 from nbshare._core.system import close, locks, processes, sections, waiting
 from nbshare._core.wire import become_worker
@@ -261,22 +258,6 @@ def work_on(
         caller.close()
 
 
-def _rows_in(view: View, spec: OutputSpec, offset: int, strides: tuple[int, ...]) -> Rows:
-    """Return a function for rows of an output in a segment, which may grow."""
-    dtype = spec.dtype
-    assert dtype is not None
-
-    def rows(first: int, n: int) -> npt.NDArray[Any]:
-        nonlocal view
-        start, step = offset + first * strides[0], strides[0]
-        found = segment_of(view.root)
-        if found is not None and start + n * step > view.root.nbytes:
-            view = View(found[0].whole("r+"))
-        return view.array(dtype, (n, *spec.shape), start, strides)
-
-    return rows
-
-
 def inputs_of(small: bytes | None, segments: list[View]) -> Inputs:
     """Return the inputs of a call. Small inputs are part of the message."""
     return Inputs(segments if small is None else [OwnBytes(small), *segments])
@@ -352,11 +333,7 @@ class _RemoteCaller(Caller):
         (decided, place, files), fds = self._receive()
         writer = None if files is None else RowWriter(files)
         views = self.mappings.inputs(fds, ["r+"] * len(fds))
-        if isinstance(place, MosaicTarget):
-            return decided, place.rows(views), writer
-        if not views:
-            return decided, None, writer
-        return decided, _rows_in(views[0], decided, *place), writer
+        return decided, None if place is None else place.rows(views), writer
 
     def make_room(self, n: int) -> int:
         self._channel.send(("wanted", self._call, n))

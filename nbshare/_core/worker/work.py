@@ -57,12 +57,11 @@ from nbshare._core.wire.failures import (
     text_of,
     this_process,
 )
-from nbshare._core.wire.feed import FedItems
-from nbshare._core.wire.folding import Folded, n_items_in
 from nbshare._core.wire.orders import CallOrder, Fixed
 from nbshare._core.worker.chance import Draws
 from nbshare._core.worker.items import (
     MOST_UNSEEN,
+    FedItems,
     ItemBlocks,
     ItemSource,
     blocks_of,
@@ -76,6 +75,7 @@ from nbshare._core.worker.reports import Reporter
 from nbshare._core.worker.state import initialized, note_imports
 
 if TYPE_CHECKING:
+    from nbshare._core.wire.folding import Folded
     from nbshare._core.worker.stages import Column
 
 # Items that take less than TINY_S run in batches of at most TOGETHER_S, to share the cost of
@@ -176,7 +176,11 @@ class Work:
         self._slot[LOADED] = 0
         inputs_of_all, items = inputs[0], inputs[-2 if order.is_fed else -1]
         self._func = self._loaded(inputs_of_all, order.fixed)
+        self._n_items_in: Callable[[range], int] = len  # the user's items in a chunk
         if order.is_folded:
+            from nbshare._core.wire.folding import n_items_in  # late, only reduce= needs it
+
+            self._n_items_in = n_items_in
             self._func = partial(_counting_retries, self._func, self._slot)
         self._fed = FedItems(inputs[-1], board) if order.is_fed else None
         for each in inputs:
@@ -190,7 +194,6 @@ class Work:
         self._item_s = 0.0  # recent seconds per item
         self._is_odd = False  # whether results of this chunk are mostly stored one by one
         self._round = board.header[ROUND]
-        self._is_folded = order.is_folded
         is_unseeded = order.policy.seed is None and order.stage is None
         self._draws = Draws() if is_unseeded and not caller.in_process else None
         words = self._slot[SLOWEST:DURATIONS].tolist()
@@ -261,9 +264,9 @@ class Work:
         if (most := self._policy.max_tasks) is not None:
             if self.is_spent:
                 return False
-            self._claims.most = 1 if self._is_folded else most - _n_taken[0]
+            self._claims.most = most - _n_taken[0] if self._n_items_in is len else 1
         chunk = self._claim(self._item_s)
-        _n_taken[0] += n_items_in(chunk) if self._is_folded else len(chunk)
+        _n_taken[0] += self._n_items_in(chunk)
         if chunk:
             if not 0 <= chunk.start - self._page.first < self._page.n:
                 self._board.forget_pages()

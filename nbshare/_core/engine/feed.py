@@ -21,27 +21,20 @@ from __future__ import annotations
 
 import bisect
 import pickle
-import weakref
 from collections.abc import Sequence
 from itertools import chain, islice
 from typing import Any, NamedTuple
 
 from nbshare._core.arrays.arena import Arena
-from nbshare._core.arrays.inputs import Inputs, Packed
 from nbshare._core.arrays.known import KnownObjects
-from nbshare._core.memory import Segment, View, aligned
-from nbshare._core.store.pages import KEPT, LEFT, SEEN, UNSEEN, Page
+from nbshare._core.memory import Segment, aligned
+from nbshare._core.store.pages import LEFT, Page
 from nbshare._core.system import waiting
 from nbshare._core.wire.board import Board
 
 FIRST_BYTES = 256 << 10  # first size of the segment
 SMALL_BYTES = 64 << 10  # blocks up to this size are written in one piece. A piece costs 5 µs
 GROWTH = 1.5
-
-# The header of a block, which follows the pickle: first item, number of items, whether workers may
-# see arrays in the block, offset of the header, and place of the items. Offsets are relative to the
-# first block of the same write.
-Header = tuple[int, int, bool, int, Packed]
 
 
 class _Block(NamedTuple):
@@ -57,7 +50,7 @@ class _Block(NamedTuple):
 
 
 class ItemFeed:
-    """The caller's side: packs items in blocks.
+    """Packs items in blocks. `worker.items.FedItems` loads them.
 
     Parameters
     ----------
@@ -213,82 +206,6 @@ class ItemFeed:
             if block.columns and 0 <= i - block.first < block.n:
                 return tuple(column[i - block.first] for column in block.columns)
         return None
-
-
-class FedItems:
-    """The worker's side: loads the items of blocks.
-
-    Parameters
-    ----------
-    inputs : Inputs
-        The inputs with the feed's segment.
-    board : Board
-        The call's board.
-    """
-
-    def __init__(self, inputs: Inputs, board: Board) -> None:
-        self._inputs, self._board = inputs, board
-        self._known: tuple[range, int, Header] | None = None  # the last header, and where it is
-        self._block = range(0)
-        self._packed: Packed | None = None  # the block
-        self._of_block = Inputs([])  # the inputs that load it
-        self._may_be_seen: list[tuple[weakref.ref[Any], Page, int]] = []
-
-    def block_of(self, i: int) -> range:
-        """Return the items in the block of item `i`."""
-        return self._header_of(i)[0]
-
-    def packed(self, i: int) -> tuple[Inputs, Packed]:
-        """Return the inputs that load the block of item `i`, and the block's place in them."""
-        if i not in self._block:
-            self._turn_to(i)
-        assert self._packed is not None
-        return self._of_block, self._packed
-
-    def _turn_to(self, i: int) -> None:
-        block, start, (first, _, has_views, offset, packed) = self._header_of(i)
-        inputs = self._inputs
-        view = (
-            inputs.private(start - offset, offset)
-            if has_views
-            else View(inputs.bytes(start - offset, offset))
-        )
-        self._block, self._packed = block, packed
-        self._of_block.known = inputs.known
-        self._of_block.turn_to(view)
-        self._note_views()
-        if has_views:
-            page, place = self._board.page(first), first % self._board.page_items
-            page.views[place] = SEEN if page.views[place] == UNSEEN else KEPT
-            self._may_be_seen.append((weakref.ref(view.root), page, place))
-
-    def rest(self) -> None:
-        """Release the block. None of its items may be running."""
-        self._block, self._packed = range(0), None
-        self._of_block.turn_to(View(b""))
-        self._note_views()
-
-    def _note_views(self) -> None:
-        """Mark the blocks of which this worker has no views any more."""
-        seen = self._may_be_seen
-        self._may_be_seen = []
-        for ref, page, place in seen:
-            if ref() is not None:
-                self._may_be_seen.append((ref, page, place))
-            elif page.views[place] == SEEN:
-                if waiting.IS_WEAKLY_ORDERED:
-                    waiting.before_marks()
-                page.views[place] = LEFT
-
-    def _header_of(self, i: int) -> tuple[range, int, Header]:
-        """Return the items in the block of an item, and the offset and contents of its header."""
-        if self._known is None or i not in self._known[0]:
-            start, nbytes = self._board.page(i).place_of_block(i)
-            self._inputs.reach(start + nbytes, is_private=self._board.segment.is_private)
-            header: Header = pickle.loads(self._inputs.bytes(start, nbytes))
-            first, n, *_ = header
-            self._known = range(first, first + n), start, header
-        return self._known
 
 
 class _Room:
