@@ -224,8 +224,8 @@ class RowsTarget(NamedTuple):
 
     offset: int
     dtype: np.dtype[Any]
-    shape: tuple[int, ...]  # of a row
-    strides: tuple[int, ...]  # of the array
+    shape: tuple[int, ...]  # that of a row
+    strides: tuple[int, ...]  # those of the array
 
     def rows(self, views: Sequence[View]) -> Rows:
         """Return a function for rows of the output, in a segment which may grow."""
