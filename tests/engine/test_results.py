@@ -22,6 +22,7 @@ from nbshare import Job, map_async, parallel_map
 from nbshare._core.engine.outputs import OutputRows
 from nbshare._core.engine.request import Request
 from nbshare._core.memory import segment_of
+from nbshare._core.store.cursor import Cursor
 from nbshare._core.store.specs import spec_for
 from nbshare._core.wire.board import Board
 from nbshare._core.wire.threads import threads_per_worker
@@ -546,3 +547,20 @@ def test_kept_errors_keep_nothing_of_the_caller(backend, items):
     parallel_map(abs, [1], backend=backend)  # the last job
     gc.collect()
     assert is_left() is None
+
+
+@given(looks=st.lists(st.lists(st.booleans(), max_size=9), max_size=9), n=st.integers(0, 9))
+@settings(max_examples=50, deadline=None)
+def test_a_cursor_gives_each_result_once(looks, n):
+    """As soon as a look shows it, however many results there are by then."""
+    cursor, found = Cursor(n), []
+    for present in looks:
+        new = cursor.new(np.array(present, bool))
+        assert len(new) == len(present)
+        cursor.take(np.flatnonzero(new))
+        found += np.flatnonzero(new).tolist()
+        assert set(found) >= set(np.flatnonzero(present))
+    assert sorted(found) == sorted(
+        {i for present in looks for i, is_there in enumerate(present) if is_there}
+    )
+    assert sorted(found) == np.flatnonzero(cursor.taken).tolist()

@@ -20,7 +20,6 @@ from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
 import numpy as np
-import numpy.typing as npt
 
 from nbshare._core.checkpoint import writer
 from nbshare._core.checkpoint.directory import Directory, storable
@@ -32,7 +31,8 @@ from nbshare._core.engine.outputs import Medium, Output
 from nbshare._core.engine.request import Request, tiles_of
 from nbshare._core.functions.freshness import own_modules, stamp_of
 from nbshare._core.messages import counted, noted, users_line, warn_at_most
-from nbshare._core.store.pages import FAILED, IN_LOG, IN_OUTPUT, Page
+from nbshare._core.store.cursor import Cursor
+from nbshare._core.store.pages import FAILED, IN_LOG, IN_OUTPUT, NOT_DONE, Page
 from nbshare._core.store.reading import STORED, copy_rows
 from nbshare._core.store.rows import FilePlace, RowNumbers, RowWriter, TransferSource, index_of
 from nbshare._core.store.specs import ASK, KIND_OF, OutputSpec
@@ -88,8 +88,7 @@ class CheckpointKeeper(Keeper, Medium):
         self._is_in_place = False  # whether results are only in the file
         self._writer: RowWriter | None = None
         self._order: list[RowNumbers] = []
-        # The states in the index at the last check, by page.
-        self._saved = WeakKeyDictionary[Page, npt.NDArray[np.uint8]]()
+        self._saved = WeakKeyDictionary[Page, Cursor]()  # results in the files, by page
         self._saving = _thread.allocate_lock()
         self._is_over = _thread.allocate_lock()  # released when the call is over
         self._is_over.acquire()
@@ -296,13 +295,13 @@ class CheckpointKeeper(Keeper, Medium):
     def _save_page(self, page: Page) -> None:
         """Write the results of a page that workers have not written."""
         results = self._call.results
-        done, saved = page.states(), self._saved.setdefault(page, np.zeros(page.n, np.uint8))
-        new = np.flatnonzero(done != saved)
+        done, saved = page.states(), self._saved.setdefault(page, Cursor(page.n))
+        new = np.flatnonzero(saved.new(done != NOT_DONE))
         if not len(new) or (spec := results.output.spec) is None:
             return
         rows = page.rows[new]
         is_saved = (rows < 0) | (self._directory.states(rows) == done[new])
-        saved[new[is_saved]] = done[new[is_saved]]
+        saved.take(new[is_saved])
         new = new[~is_saved]
         # The message about a log arrives after the ``done`` byte.
         new = new[(done[new] != IN_LOG) | results.logs.has(page.index[0, new])]

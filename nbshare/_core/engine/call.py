@@ -378,7 +378,7 @@ class Call(OwnRun):
         self.results.drop_logs()
         for page in self.board.pages:
             is_full = page.first + page.n <= self.board.n_there
-            if is_full and self.results.given.has_all_of(page) and not feed.has_any_of(page):
+            if is_full and self.results.given.of(page).taken.all() and not feed.has_any_of(page):
                 self.board.drop_page(page)  # first, because it clears the marks
                 self.results.drop_page(page)
 

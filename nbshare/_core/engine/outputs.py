@@ -21,6 +21,7 @@ from nbshare._core.engine.request import Request, tiles_of
 from nbshare._core.memory import Segment, View, can_share, pool, segment_of
 from nbshare._core.memory.warm import LARGEST_PIECE
 from nbshare._core.shapes.tiles import Mosaic, Tiles
+from nbshare._core.store.cursor import Cursor
 from nbshare._core.store.pages import IN_OUTPUT
 from nbshare._core.store.rows import Decided, FilePlace, RowsTarget, RowWriter
 from nbshare._core.store.specs import ASK, IS_OBJECT, KINDS, OBJECTS, OutputSpec
@@ -165,7 +166,7 @@ class OutputRows:
         self._n = 0  # required number of rows
         self._n_shown = 0  # number of rows of which a caller may hold a view
         self._lock = _thread.allocate_lock()
-        self._copied: npt.NDArray[np.bool_] | None = None  # rows of the plain array of ``out=``
+        self._copied = Cursor(0)  # rows of the plain array of ``out=``
         out = request.out
         if isinstance(out, np.ndarray):
             # A plain array is filled through shared memory, and the caller copies finished rows.
@@ -308,10 +309,7 @@ class OutputRows:
         if shared is None or shared is out:
             return
         with self._lock:  # a later copy could overwrite the caller's changes in `out`
-            done = self._board.done() == IN_OUTPUT
-            if self._copied is None:
-                self._copied = np.zeros(len(out), np.bool_)
-            new = np.flatnonzero(done & ~self._copied[: len(done)])
+            new = np.flatnonzero(self._copied.new(self._board.done() == IN_OUTPUT))
             if new.size:
                 out[new] = shared[new]
-                self._copied[new] = True
+                self._copied.take(new)

@@ -15,16 +15,17 @@ from __future__ import annotations
 import _thread
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from nbshare._core.engine.collect import as_masked, collect, masked, read_only
-from nbshare._core.engine.given import Given
 from nbshare._core.engine.outputs import OutputRows
 from nbshare._core.engine.request import Request, tiles_of
 from nbshare._core.shapes.tiles import Mosaic
+from nbshare._core.store.cursor import Cursor
 from nbshare._core.store.logs import LogKey, LogReader, Unloadable, are_mixed
 from nbshare._core.store.pages import FAILED, IN_LOG, IN_OUTPUT, Page
 from nbshare._core.store.rows import RowNumbers
@@ -67,6 +68,60 @@ class _Missing:
 
 
 MISSING = _Missing()
+
+
+class Given:
+    """The results that a loop has consumed.
+
+    Attributes
+    ----------
+    n : int
+        Number of these results.
+    is_iterated : bool
+        Whether a loop consumes results. Pages of an open board are freed when all results of a page
+        are consumed.
+
+    Notes
+    -----
+    One thread at a time consumes results. Any thread may read.
+    """
+
+    def __init__(self) -> None:
+        self.n = 0
+        self.is_iterated = False
+        self._by_page: dict[int, Cursor] = {}
+        self._reader_s = 0.0  # the reader's time per result, at the last check
+        self._reading: tuple[float, int] | None = None  # start time and first result of a check
+
+    def of(self, page: Page) -> Cursor:
+        """Return the cursor of a page."""
+        cursor = self._by_page.get(page.first)
+        if cursor is None:  # in one step, because any thread may be the first
+            cursor = self._by_page.setdefault(page.first, Cursor(page.n))
+        return cursor
+
+    def add(self, page: Page, i: int) -> None:
+        """Record that the result of an item was consumed."""
+        self.of(page).take(i - page.first)
+        self.n += 1
+
+    def forget(self, page: Page) -> None:
+        """Forget a page that was freed."""
+        self._by_page.pop(page.first, None)
+
+    @contextmanager
+    def look(self) -> Iterator[None]:
+        """Measure how long the reader takes for the results that it gets in this block."""
+        self.is_iterated = True
+        self._reading = time.monotonic(), self.n
+        yield
+        self._reader_s, self._reading = self.reader_s(), None
+
+    def reader_s(self) -> float:
+        """Return the reader's time per result, 0 if unknown."""
+        if (reading := self._reading) is None or self.n == reading[1]:
+            return self._reader_s
+        return (time.monotonic() - reading[0]) / (self.n - reading[1])
 
 
 class Results:
@@ -290,7 +345,7 @@ class Results:
         self._ahead = []
         with self.given.look():
             for page in self._board.pages:
-                new = page.first + np.flatnonzero((page.done != 0) & ~self.given.of(page))
+                new = page.first + np.flatnonzero(self.given.of(page).new(page.done != 0))
                 if keep is not None and len(new):
                     keep()
                 yield from map(self._taken, self.load(new))
@@ -315,8 +370,8 @@ class Results:
 
     def _has_left(self, key: LogKey, page: Page) -> bool:
         """Return whether a log has undelivered results of items on a page."""
-        is_left = (page.done == IN_LOG) & (page.index[0] == key) & ~self.given.of(page)
-        return bool(is_left.any())
+        in_log = (page.done == IN_LOG) & (page.index[0] == key)
+        return bool(self.given.of(page).new(in_log).any())
 
     def drop_page(self, page: Page) -> None:
         """Free the results on a page, which have all been delivered."""

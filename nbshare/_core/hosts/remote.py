@@ -19,6 +19,7 @@ from nbshare._core.engine.preparing import new_call
 from nbshare._core.engine.prints import Prints
 from nbshare._core.engine.request import Request
 from nbshare._core.hosts.protocol import Block, Common, Reply, ReportedError
+from nbshare._core.store.cursor import Cursor
 from nbshare._core.store.logs import LogKey
 from nbshare._core.store.pages import FAILED, IN_LOG, IN_OUTPUT, NOT_DONE
 from nbshare._core.wire.board import PID
@@ -38,9 +39,9 @@ class RemoteCall(Call):
         return ReportedError(what, worker)
 
     @cached_property
-    def _given(self) -> npt.NDArray[np.bool_]:
-        """Flags of the items that are in earlier replies."""
-        return np.zeros(self.board.n_items, np.bool_)
+    def _sent(self) -> Cursor:
+        """The items that are in earlier replies."""
+        return Cursor(self.board.n_items)
 
     def next_reply(self, *, is_last: bool) -> Reply:
         """Return the progress since the last reply."""
@@ -50,8 +51,8 @@ class RemoteCall(Call):
             sizes = self._sizes(states)
             states[(sizes > 0) & (np.cumsum(sizes) > self.news_nbytes)] = NOT_DONE
         assert isinstance(prints, _Printed)
-        errors = {i: error for i, error in results.errors.copy().items() if not self._given[i]}
-        self._given |= states != NOT_DONE
+        errors = {i: error for i, error in results.errors.copy().items() if not self._sent.taken[i]}
+        self._sent.take(states != NOT_DONE)
         is_row, is_logged = states == IN_OUTPUT, states == IN_LOG
         index = page.index[:, is_logged] if is_logged.any() else None
         keys = () if index is None else np.unique(index[0]).tolist()
@@ -77,7 +78,7 @@ class RemoteCall(Call):
         """Return the states of items that are done but not in an earlier reply."""
         page, results = self.board.page(0), self.results
         states = page.states()
-        states[self._given] = NOT_DONE
+        states[~self._sent.new(states != NOT_DONE)] = NOT_DONE
         # Items whose logs or errors have not arrived yet are left for the next reply.
         logged = np.flatnonzero(states == IN_LOG)
         states[logged[~results.logs.has(page.index[0, logged])]] = NOT_DONE

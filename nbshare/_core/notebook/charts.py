@@ -45,6 +45,7 @@ from nbshare._core.notebook.values import (
     write_names,
     write_whole,
 )
+from nbshare._core.store.cursor import Cursor
 
 # The colours of Okabe and Ito, which colour-blind people can tell apart. Light ones are darkened,
 # so that all have a contrast of 3 on white and on black. Each line has its own marker.
@@ -198,7 +199,7 @@ class LinePainter(Painter):
     def _table(self) -> tuple[NDArray[np.bool_], Floats]:
         """Flags and values, with a row for each x value and a column for each line."""
         width = 1 if self._hue is None else len(self._hue[1])
-        there = self.taken.reshape(-1, width)[self._order]
+        there = self.cursor.taken.reshape(-1, width)[self._order]
         return there, self._numbers.reshape(len(there), -1)[self._order]
 
     def _choose_places(self, width: int) -> Coordinates:
@@ -342,7 +343,8 @@ class TrendPainter(LinePainter):
         self._place(Coordinates(np.asarray(n, float), "items", kind="i", is_index=True))
         write_whole(self._axes.xaxis)  # also if there is only one
         self._numbers = np.asarray(self._reals(part), float).reshape(len(n), -1)
-        self.taken = np.ones(len(n), np.bool_)
+        self.cursor = Cursor(len(n))
+        self.cursor.take(slice(None))
         self._axes.set_xlim(0, 1.02 * (n_items or max(n)))
         self.show(final=False)
 
@@ -440,7 +442,7 @@ class HistPainter(Painter):
         self._counted = None
         if (categories := self.categories) is not None:
             write_names(self._axes.xaxis, categories)
-        numbers = self._numbers[self.taken].ravel()
+        numbers = self._numbers[self.cursor.taken].ravel()
         finite = inside = numbers[np.isfinite(numbers)]
         if finite.size:
             low, high = self._range(finite, self._low, self._high)

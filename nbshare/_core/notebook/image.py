@@ -46,6 +46,7 @@ from nbshare._core.notebook.values import (
     write_names,
     write_whole,
 )
+from nbshare._core.store.cursor import Cursor
 
 _EXTENDS = {  # arrows of a colour bar: whether results lie below it, and above it
     (False, False): "neither",
@@ -465,7 +466,7 @@ class MosaicPainter(ImagePainter):
         # Laid out as one result, the whole.
         one = np.ones(1, np.bool_)
         super().__init__(axes, plot, inputs, partial, one, like=(first, Reader(plot.value)))
-        self.taken = np.zeros(len(present), np.bool_)
+        self.cursor = Cursor(len(present))
 
     @staticmethod
     def _tile(plot: LivePlot, partial: Any, i: int) -> NDArray[Any]:
@@ -475,14 +476,14 @@ class MosaicPainter(ImagePainter):
     def take_in(self, partial: Any, present: NDArray[np.bool_], *, final: bool) -> None:
         """Read as many new tiles as time allows, in the last frame all of them."""
         until = time.monotonic() + (math.inf if final else BUDGET_S)
-        for i in np.flatnonzero(present & ~self.taken).tolist():
+        for i in np.flatnonzero(self.cursor.new(present)).tolist():
             tile = as_reals(self._tile(self._plot, partial, i))
             tile = tile if self._is_coloured else self._positive(tile)
             places = [*partial.layout.place(i)]
             places += [slice(0, k) for k in tile.shape[len(places) :]]
             with uninterrupted():
                 self._raster.put(places, tile)
-                self.taken[i] = True
+                self.cursor.take(i)
             if time.monotonic() >= until:
                 break
 

@@ -327,7 +327,7 @@ class PanelsPainter(AnyPainter):
             is_array = isinstance(partial, np.ndarray)
             own = partial[items] if is_array else [partial[i] for i in items.tolist()]
             painter.take_in(own, present[items], final=final)
-            is_shown[items] &= painter.taken
+            is_shown[items] &= painter.cursor.taken
         ends = np.array([painter.ends for painter in self._painters])
         low, high = ends[:, 0].min(), ends[:, 1].max()
         for painter in self._painters:

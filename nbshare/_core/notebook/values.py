@@ -21,6 +21,7 @@ from nbshare._core.notebook.live_plot import CannotDrawError, LivePlot, NothingY
 from nbshare._core.notebook.pointer import Cells
 from nbshare._core.notebook.raster import extremes
 from nbshare._core.notebook.reading import Reader
+from nbshare._core.store.cursor import Cursor
 
 _BLOCK_BYTES = 8 * 2**20  # results are read in blocks of this size, in float64
 BUDGET_S = 0.15  # time limit for one frame. The next frame reads the rest.
@@ -122,7 +123,7 @@ class Painter(AnyPainter):
     ) -> None:
         self._axes, self._inputs = axes, inputs
         self._n = len(present)
-        self.taken = np.zeros(self._n, bool)  # flags of results that have been read
+        self.cursor = Cursor(self._n)  # results that have been read
         first, self._reader = like or first_of(plot, partial, present)
         self._dtype, self._shape = first.dtype, first.shape[1:]
         self._plot = plot
@@ -159,12 +160,12 @@ class Painter(AnyPainter):
         Return the number of results shown, and a text with ``{}`` for that number.
         """
         self.take_in(partial, present, final=final)
-        return int(np.count_nonzero(self.taken)), self.show(final=final)
+        return int(np.count_nonzero(self.cursor.taken)), self.show(final=final)
 
     def take_in(self, partial: Any, present: NDArray[np.bool_], *, final: bool) -> None:
         """Read as many new results as time allows, in the last frame all of them."""
         step = max(1, _BLOCK_BYTES // (8 * self._n_elements))
-        new = np.flatnonzero(present & ~self.taken)
+        new = np.flatnonzero(self.cursor.new(present))
         until = time.monotonic() + (math.inf if final else BUDGET_S)
         for start in range(0, len(new), step):
             items = new[start : start + step]
@@ -173,7 +174,7 @@ class Painter(AnyPainter):
             rows = self._reals(part)
             with uninterrupted():  # or they might be added twice
                 self._add(items, rows)
-                self.taken[items] = True
+                self.cursor.take(items)
             if time.monotonic() >= until:
                 break
 
@@ -187,7 +188,7 @@ class Painter(AnyPainter):
         if limits and self._duration:
             low, high = (end / DURATIONS[self._duration] for end in limits)
             limits = low, high
-        self.limits, self.taken[:] = limits, False
+        self.limits, self.cursor = limits, Cursor(len(self.cursor.taken))
         self._reader.n_missing = self._reader.n_padded = self._n_not_positive = 0
 
     def say(self, remark: str) -> None:

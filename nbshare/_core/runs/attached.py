@@ -48,6 +48,7 @@ from nbshare._core.runs.stored import StoredRun
 from nbshare._core.shapes.grid import Grid
 from nbshare._core.shapes.kinds import shaped_from
 from nbshare._core.store.apart import pickler_maker
+from nbshare._core.store.cursor import Cursor
 from nbshare._core.store.files import check_folder, damaged, opened, read, replace, size_of, write
 from nbshare._core.store.logs import entry_parts
 from nbshare._core.store.reading import STORED
@@ -258,7 +259,7 @@ class AttachedRun(Run):
         self.stored_in = str(self._path)
         self.is_detached = writer.get("is_driver", False)
         self._is_left = False  # whether its job was deleted
-        self._given, self._given_errors = np.zeros(0, np.bool_), set[int]()
+        self._given, self._given_errors = Cursor(0), set[int]()
         self._began_at: float = writer.get("began_at", 0.0)
         self._n_shown = size_of(self._path / LOG_FILE)
         self.stored.present, self.stored.errors  # noqa: B018 - raises here if they cannot be read
@@ -330,10 +331,8 @@ class AttachedRun(Run):
     def new_results(self) -> Iterator[tuple[int, Any]]:
         """Yield the results since the previous call. Only one reader may call this."""
         whole, errors = self.stored._whole(is_read=True), self.errors
-        there = np.isin(whole.states, STORED)
-        new = there.copy()
-        new[: len(self._given)] &= ~self._given
-        self._given = there
+        new = self._given.new(np.isin(whole.states, STORED))
+        self._given.take(new)
         yield from whole.objects(new)
         if self.request.policy.returns_errors:
             for i in errors.keys() - self._given_errors:

@@ -10,6 +10,7 @@ says where it is, or for files, the index word of its row::
     reading    how they are read again, and checked
     files      plain files: atomic, checked, of this user
     writing    a worker's side, which puts each result where it goes, once
+    cursor     which results a reader has taken, such as a loop, a plot, or the keeper
 
 Each byte has one writer at a time, and a reader reads marked data only after it has seen the mark.
 On machines with weakly ordered memory, a fence separates the two reads (`system.waiting`)::
