@@ -21,9 +21,9 @@ from nbshare._core.checkpoint.options import Checkpoint
 from nbshare._core.engine.prints import Prints
 from nbshare._core.engine.request import Request
 from nbshare._core.functions.annotations import signature_of, text_of
-from nbshare._core.functions.called import check_called
 from nbshare._core.functions.reference import (
     bind_arguments,
+    check_called,
     label_of,
     resolve,
 )

@@ -23,8 +23,8 @@ import numpy as np
 from nbshare._core.arrays.by_reference import ByReference
 from nbshare._core.arrays.known_types import PACKAGES
 from nbshare._core.arrays.marks import by_users_variable, by_variable, variables_with
-from nbshare._core.functions.called import check_called
 from nbshare._core.functions.pickling import by_home, value_pickler
+from nbshare._core.functions.reference import check_called
 from nbshare._core.tracebacks import shown_from_the_call
 
 T = TypeVar("T")

@@ -1,4 +1,4 @@
-"""Finds, checks and names the function of a call, before anything starts."""
+"""Finds, checks and names the function of a call, and those of options, before anything starts."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from weakref import WeakKeyDictionary
 
 from nbshare._core.functions.annotations import signature_of, text_of
 from nbshare._core.functions.files import import_file
+from nbshare._core.messages import cut
 
 # The last call that fitted each function, because a check by `inspect` takes 50 µs.
 _fitting: WeakKeyDictionary[Callable[..., Any], tuple[Any, ...]] = WeakKeyDictionary()
@@ -244,3 +245,61 @@ def label_of(func: Any) -> str:
     while isinstance(func, functools.partial):
         func = func.func
     return str(getattr(func, "__name__", None) or type(func).__name__)
+
+
+# Second parameters of functions that take all results, such as numpy.sum, torch.max, sum and
+# sorted.
+_OF_ALL = ("axis", "dim", "dtype", "key", "start", "weights")
+_OF_TWO = ("a", "b")  # the arguments of reduce=
+_INSTEAD: dict[tuple[str, ...], str] = {
+    _OF_TWO: " Pass a function of two results, such as numpy.add, numpy.maximum or max. For a "
+    "function of all results, leave reduce= out: sum(parallel_map(func, items))",
+    ("ax", "partial"): " Pass a function that draws on these Axes: "
+    "plot=lambda ax, partial: ax.plot(partial).",
+}
+
+
+def check_called(option: str, func: Any, *given: str) -> None:
+    """Raise TypeError if a function does not accept the arguments that its option passes.
+
+    Parameters
+    ----------
+    option
+        Name of the option.
+    func
+        The user's function.
+    *given
+        Names of the positional arguments.
+    """
+    call = f"{option}({', '.join(given)})"
+    if not callable(func):
+        said = f"{option}={cut(repr(func))} is not allowed"
+        raise TypeError(f"{said}: pass a function, called as {call}")
+    refuse_async(func)
+    try:
+        signature = signature_of(func)
+    except Exception:  # noqa: BLE001 - some functions in C lack one, annotations may raise
+        return
+    instead = _INSTEAD.get(given, "")
+    how = f"{option}= calls {call}"
+    try:
+        signature.bind(*given)
+    except TypeError as error:
+        shown = f"{label_of(func)}{text_of(signature)}"
+        raise TypeError(f"{how}, which {shown} does not take: {error}.{instead}") from None
+    names = [*signature.parameters]
+    if given == _OF_TWO and len(names) > 1 and names[1] in _OF_ALL:
+        raise TypeError(
+            f"{how} for two results, but {label_of(func)} takes all results in one "
+            f"argument.{instead}"
+        )
+    module = str(getattr(func, "__module__", ""))
+    if option == "plot" and (module == "matplotlib.pyplot" or _is_of_axes(func)):
+        raise TypeError(
+            f"{how} with the Axes to draw on, but {label_of(func)} has its own.{instead}"
+        )
+
+
+def _is_of_axes(func: Any) -> bool:
+    """Return whether a function is a method of existing Axes."""
+    return type(func) is MethodType and type(func.__self__).__module__.startswith("matplotlib.")

@@ -21,8 +21,7 @@ from nbshare._core.engine.local import is_ending, refuse_to_wait_for_itself
 from nbshare._core.engine.results import MISSING
 from nbshare._core.engine.run import Run
 from nbshare._core.engine.stats import StageStats, WorkerStats
-from nbshare._core.functions.called import check_called
-from nbshare._core.functions.reference import label_of
+from nbshare._core.functions.reference import check_called, label_of
 from nbshare._core.interrupts import cancelled_by_interrupt
 from nbshare._core.jobs.html_tables import StatsTable
 from nbshare._core.jobs.until import Until

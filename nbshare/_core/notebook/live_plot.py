@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 import numpy as np
 import numpy.typing as npt
 
-from nbshare._core.functions.called import check_called
+from nbshare._core.functions.reference import check_called
 from nbshare._core.messages import one_of
 from nbshare._core.tracebacks import shown_from_its_calls
 
