@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from nbshare import map_async
 from nbshare._core.engine import calls
-from nbshare._core.engine.fit import WorkerMemory, workers_that_fit
+from nbshare._core.engine.stats import WorkerMemory, workers_that_fit
 from nbshare._core.notebook.bar import Speed, describe
 from nbshare._core.system import processes
 from nbshare.errors import WorkerDiedError

@@ -11,19 +11,21 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol
 
 from nbshare._core.engine.feed import ItemFeed
-from nbshare._core.engine.fit import Fit, WorkerMemory, workers_that_fit
 from nbshare._core.engine.outputs import Medium
 from nbshare._core.engine.placing import Placed
 from nbshare._core.engine.request import Request
 from nbshare._core.engine.results import Results
 from nbshare._core.engine.run import OwnRun
 from nbshare._core.engine.stats import (
+    Fit,
     WorkerActivity,
+    WorkerMemory,
     WorkerStats,
     activity_of,
     durations_of,
     loading_s,
     stats_of,
+    workers_that_fit,
 )
 from nbshare._core.functions.freshness import NO_CODE, Stamp
 from nbshare._core.memory import Mode, Segment

@@ -23,7 +23,6 @@ from typing import Any
 
 from nbshare import errors
 from nbshare._core.engine.call import MAX_REPLACED, Call
-from nbshare._core.engine.fit import MEMORY_CHECK_S
 from nbshare._core.engine.prints import PrintPipes
 from nbshare._core.engine.process import WorkerProcess
 from nbshare._core.engine.workers import WorkerPool
@@ -41,6 +40,7 @@ from nbshare._core.wire.failures import Death, Failure
 # rest.
 GRACE_S = 0.02
 KILLED = -9  # the exit status after SIGKILL
+MEMORY_CHECK_S = 0.5  # interval of checks of the workers' memory
 # Workers that are starting at the same time. The server's channel holds some hundred requests.
 MOST_STARTING = 32
 

@@ -18,9 +18,8 @@ from nbshare._core.interrupts import start_thread
 from nbshare._core.system import waiting
 
 if TYPE_CHECKING:
-    from nbshare._core.engine.fit import Fit
     from nbshare._core.engine.results import Results
-    from nbshare._core.engine.stats import StageStats, WorkerActivity, WorkerStats
+    from nbshare._core.engine.stats import Fit, StageStats, WorkerActivity, WorkerStats
     from nbshare._core.wire.board import Board
 
 

@@ -1,9 +1,10 @@
-"""Reads the stats and the current activity of workers from the board."""
+"""Stats, current activity and memory of workers, read from the board."""
 
 import time
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from nbshare._core.memory.budget import SHARE
 from nbshare._core.system import processes
 from nbshare._core.wire.board import (
     BEGUN,
@@ -283,3 +284,27 @@ def loading_s(board: Board) -> float:
 
 def _is_loading(row: list[int]) -> bool:
     return bool(row[PID]) and not (row[LOADED] or row[N_ITEMS])
+
+
+class WorkerMemory(NamedTuple):
+    """The memory of a worker that no other process shares, in bytes."""
+
+    now: int
+    peak: int  # in this call
+
+
+class Fit(NamedTuple):
+    """The number of workers that fit into memory, and the peak memory of each, in bytes."""
+
+    n: int
+    each: int
+
+
+def workers_that_fit(workers: Sequence[WorkerMemory], available: int) -> Fit:
+    """Return how many workers like the running ones fit into memory, at least one.
+
+    Each worker may still grow to the highest peak of all workers so far.
+    """
+    each = max(worker.peak for worker in workers)
+    left = SHARE * available - sum(each - worker.now for worker in workers)
+    return Fit(max(1, len(workers) + int(left // each)), each)
