@@ -11,22 +11,20 @@ from hypothesis import strategies as st
 
 from nbshare import map_async
 from nbshare._core.engine import calls
-from nbshare._core.engine.stats import WorkerMemory, workers_that_fit
+from nbshare._core.engine.stats import n_that_fit
 from nbshare._core.notebook.bar import Speed, describe
 from nbshare._core.system import processes
 from nbshare.errors import WorkerDiedError
 from tests.support import large
 
 GB = 1 << 30
-sizes = st.tuples(st.integers(0, 8 * GB), st.integers(1, 8 * GB)).map(
-    lambda pair: WorkerMemory(min(pair), max(pair))
-)
+sizes = st.integers(0, 8 * GB)
 
 
-@given(st.lists(sizes, min_size=1, max_size=9), st.integers(0, 99 * GB))
-def test_as_many_fit_as_reach_the_peak_together(workers, available):
-    n, each = workers_that_fit(workers, available)
-    held = sum(worker.now for worker in workers)
+@given(st.lists(sizes, min_size=1, max_size=9), sizes, st.integers(0, 99 * GB))
+def test_as_many_fit_as_reach_the_peak_together(workers, peak, available):
+    each = max(1, peak, *workers)
+    n, held = n_that_fit(workers, each, available), sum(workers)
     assert n == 1 or n * each <= held + 0.9 * available + 1
     assert (n + 1) * each > held + 0.9 * available - 1
 

@@ -19,13 +19,12 @@ from nbshare._core.engine.run import OwnRun
 from nbshare._core.engine.stats import (
     Fit,
     WorkerActivity,
-    WorkerMemory,
     WorkerStats,
     activity_of,
     durations_of,
     loading_s,
+    n_that_fit,
     stats_of,
-    workers_that_fit,
 )
 from nbshare._core.functions.freshness import NO_CODE, Stamp
 from nbshare._core.memory import Mode, Segment
@@ -445,9 +444,8 @@ class Call(OwnRun):
             return False
         # The system's figure for each process would also count mapped files.
         self.most_private = max(self.most_private, *known)
-        private = [WorkerMemory(now, self.most_private) for now in known]
-        fit = workers_that_fit(private, processes.available_bytes())
-        self.fitting = fit._replace(n=min(fit.n, self.most_fitting))
+        n = n_that_fit(known, self.most_private, processes.available_bytes())
+        self.fitting = Fit(min(n, self.most_fitting), self.most_private)
         for k, row in enumerate(rows.values()):
             row[LEAVES] = k >= self.fitting.n
         return len(rows) > self.fitting.n

@@ -286,13 +286,6 @@ def _is_loading(row: list[int]) -> bool:
     return bool(row[PID]) and not (row[LOADED] or row[N_ITEMS])
 
 
-class WorkerMemory(NamedTuple):
-    """The memory of a worker that no other process shares, in bytes."""
-
-    now: int
-    peak: int  # in this call
-
-
 class Fit(NamedTuple):
     """The number of workers that fit into memory, and the peak memory of each, in bytes."""
 
@@ -300,11 +293,10 @@ class Fit(NamedTuple):
     each: int
 
 
-def workers_that_fit(workers: Sequence[WorkerMemory], available: int) -> Fit:
+def n_that_fit(held: Sequence[int], each: int, available: int) -> int:
     """Return how many workers like the running ones fit into memory, at least one.
 
-    Each worker may still grow to the highest peak of all workers so far.
+    The running ones have `held` bytes that no other process shares, and may grow to `each`.
     """
-    each = max(worker.peak for worker in workers)
-    left = SHARE * available - sum(each - worker.now for worker in workers)
-    return Fit(max(1, len(workers) + int(left // each)), each)
+    left = SHARE * available - sum(each - now for now in held)
+    return max(1, len(held) + int(left // each))
