@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import _thread
 import math
+import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -24,13 +25,14 @@ import numpy as np
 from nbshare._core.checkpoint import writer
 from nbshare._core.checkpoint.directory import Directory, storable
 from nbshare._core.checkpoint.key import Key, key_of
-from nbshare._core.checkpoint.loaded import check_loaded
 from nbshare._core.checkpoint.options import Checkpoint
+from nbshare._core.checkpoint.sources import Sources
 from nbshare._core.engine.call import Call, Keeper
 from nbshare._core.engine.outputs import Medium, Output
 from nbshare._core.engine.request import Request, tiles_of
-from nbshare._core.functions.freshness import own_modules, stamp_of
+from nbshare._core.functions.freshness import is_as_read, own_modules, stamp_of
 from nbshare._core.messages import counted, noted, users_line, warn_at_most
+from nbshare._core.source.changes import changes
 from nbshare._core.store.cursor import Cursor
 from nbshare._core.store.pages import FAILED, IN_LOG, IN_OUTPUT, NOT_DONE, Page
 from nbshare._core.store.reading import STORED, copy_rows
@@ -38,10 +40,11 @@ from nbshare._core.store.rows import FilePlace, RowNumbers, RowWriter, TransferS
 from nbshare._core.store.specs import ASK, KIND_OF, OutputSpec
 from nbshare._core.wire.board import KIND
 from nbshare._core.wire.failures import describe
-from nbshare.errors import CheckpointWarning
+from nbshare.errors import CheckpointError, CheckpointWarning
 
 SAVE_S = 0.5  # interval of checks for new results
 PAUSE_S = 5.0  # pause before the next attempt on a disk that is full or fails
+INSTEAD = "With backend='serial' or 'threads', items run the code that this process imported."
 
 T = TypeVar("T")
 
@@ -355,3 +358,32 @@ class CheckpointKeeper(Keeper, Medium):
         finally:
             self._try_at = math.inf  # store no more: another run may write to the folder
             self._then(self._error)
+
+
+def check_loaded(sources: Sources) -> None:
+    """Raise CheckpointError if a file, or a definition in it, differs from the imported code.
+
+    Workers import the current files. In this process, items run the code that it has imported,
+    perhaps before the last edit, but their results would count as those of the new code.
+    """
+    if sources.older:
+        raise CheckpointError(
+            f"{min(sources.older)} is an older version, because its module was imported again. "
+            "With backend='serial' or 'threads', the older version would run. Get it from the "
+            "module again, create its objects again, or remove backend=."
+        )
+    reached = {own: names for own, names in sources.reached().items() if own.name in sys.modules}
+    for own in reached:
+        if own.stamp is None or not is_as_read(own.path, own.stamp):
+            raise CheckpointError(
+                f"{own.path} was edited, perhaps after this process imported it. {INSTEAD} Call "
+                f"importlib.reload({own.name}), restart the kernel, or remove backend=."
+            )
+    found = changes(sys.modules[own.name] for own in reached)
+    for own, names in reached.items():
+        for change in found.get(own.name, ()):
+            if change.name.partition(".")[0] in names:
+                raise CheckpointError(
+                    f"{change.text}. {INSTEAD} Call importlib.reload({own.name}), or remove "
+                    "backend=."
+                )
