@@ -26,7 +26,6 @@ import numpy.typing as npt
 from nbshare._core.arrays.by_reference import is_masked
 from nbshare._core.arrays.known_types import attributes_of
 from nbshare._core.arrays.shared_array import SharedArray
-from nbshare._core.checkpoint.foreign import parts_in
 from nbshare._core.functions.annotations import OF_ANNOTATIONS, parts_of
 from nbshare._core.functions.modules import find_named
 from nbshare._core.functions.pickling import TOO_DEEP, is_by_value
@@ -46,6 +45,7 @@ ANSWERS = {
     "Delaunay._transform", "Delaunay._vertex_to_simplex", "Delaunay._vertex_neighbor_vertices",
     "_VectorizerMixin._stop_words_id",
 }  # fmt: skip
+TENSORS = {"Tensor", "Parameter", "Buffer"}  # torch's classes. Subclasses have attributes
 
 DIGITS = re.compile(r"\d{9,}")  # digits of a possible address
 OF_ADDRESSES = id, object.__hash__
@@ -208,7 +208,7 @@ class _Walk:
             options = getattr(value, "targetoptions", None)
             of_cache = getattr(value, "cache_parameters", lambda: None)()
             return self._all("wrapper", [kind, value.__wrapped__, options, of_cache], where)
-        if (parts := parts_in(value, kind)) is not None:
+        if (parts := _parts_in(value, kind)) is not None:
             return self._all(kind.__name__, parts, where)
         if isinstance(value, OF_ANNOTATIONS):
             return self._all("annotation", [kind.__name__, *parts_of(value)], where)
@@ -468,3 +468,37 @@ def _pieces(array: npt.NDArray[Any]) -> Iterator[npt.NDArray[Any]]:
 def _bytes_of(array: npt.NDArray[Any]) -> Any:
     """Return the bytes of an array in C order, without a copy if it is contiguous."""
     return np.ascontiguousarray(array).reshape(-1).view(np.uint8) if array.nbytes else b""
+
+
+def _parts_in(value: Any, kind: type) -> list[Any] | None:
+    """Return the parts of another package's value to compare, or None if its pickle suffices.
+
+    The pickles of some equal values differ.
+    """
+    package = kind.__module__.partition(".")[0]
+    if package == "pandas" and kind.__name__ == "DataFrame":
+        # Not its blocks, because they depend on how the frame was made.
+        columns = [column.array for _, column in value.items()]
+        flags = value.flags.allows_duplicate_labels
+        return [value.columns, value.index, value.attrs, flags, *columns]
+    if package == "torch":
+        return _parts_in_torch(value, kind)
+    return None
+
+
+def _parts_in_torch(value: Any, kind: type) -> list[Any] | None:
+    """Return the parts of a tensor or a storage, whose pickles contain addresses."""
+    torch = sys.modules["torch"]
+    if kind.__module__ == "torch.storage":
+        raw = getattr(value, "_untyped_storage", value)
+        data = torch.empty(0, dtype=torch.uint8).set_(raw.cpu())
+        return [kind, str(getattr(value, "dtype", "")), str(raw.device), np.asarray(data)]
+    if not isinstance(value, torch.Tensor) or value.layout is not torch.strided:
+        return None
+    if kind.__name__ not in TENSORS or value.is_quantized or value.device.type == "meta":
+        return None
+    # Not the storage, because the tensor may be a small part of it.
+    plain = value.detach().cpu().resolve_conj().resolve_neg().contiguous()
+    data = np.asarray(plain.reshape(-1).view(torch.uint8))
+    about = [str(value.dtype), str(value.device), tuple(value.shape), value.requires_grad]
+    return [kind, *about, vars(value), data]
