@@ -38,7 +38,6 @@ it.
 `carrier`     the task in the cluster's process, which needs no nbshare
 `starting`    finds or starts the agent of a host, and travels with the task
 `messages`    messages of carriers and agents, and travels with the task
-`agent`       the process on each host
-`remote`      a block as a call of the agent's engine
+`agent`       the process on each host, which runs a block as a call of its engine
 ============  ====================================================================================
 """
