@@ -238,15 +238,14 @@ class Call(OwnRun):
                 "loader in a loop to get it again."
             )
         if all(column is not None for column in columns):
-            return tuple(column[i] for column in columns)
+            return self.request.at(i)
         fed = self.feed.item(i) if self.feed is not None else None
         if fed is None:
             raise LookupError(
                 f"item {i} of a generator is not kept once it is done. To debug it, pass a list of "
                 "such items."
             )
-        parts = iter(fed)
-        return tuple(next(parts) if column is None else column[i] for column in columns)
+        return self.request.at(i, fed)
 
     def name_of(self, i: int, text: str | None = None) -> str:
         """Return the name of an item or block in messages. Pass its repr as `text` if known."""
@@ -345,9 +344,8 @@ class Call(OwnRun):
 
     def _all_columns(self, new: Sequence[Sequence[Any]]) -> list[Any]:
         """Return the values of all iterables for the next items. `new` has those from sources."""
-        start, parts = self.board.n_there, iter(new)
-        stop = start + len(new[0])
-        return [next(parts) if c is None else c[start:stop] for c in self.request.iterables]
+        start = self.board.n_there
+        return [*self.request.at(slice(start, start + len(new[0])), new)]
 
     def make_room(self, n: int) -> int:
         """Allocate places for at least the first `n` blocks of a stage. Return how many.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -45,6 +45,11 @@ class Request(NamedTuple):
         if self.series is not None:
             return self.series
         return self.iterables[0] if len(self.iterables) == 1 else None
+
+    def at(self, where: Any, fed: Iterable[Any] = ()) -> tuple[Any, ...]:
+        """Return what all iterables have at an index or slice. `fed` has that of sources."""
+        parts = iter(fed)
+        return tuple(next(parts) if x is None else x[where] for x in self.iterables)
 
     @property
     def users(self) -> Any:

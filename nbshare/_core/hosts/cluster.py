@@ -303,14 +303,16 @@ class Cluster(Engine):
 
     def _packed(self, items: range) -> Block:
         """Return items as a block."""
-        board, arena = self._call.board, Arena(by_value=True, known=self._known)
+        board, feed, some = self._call.board, self._call.feed, slice(items.start, items.stop)
+        arena = Arena(by_value=True, known=self._known)
+        fed = feed.columns(items.start, items.stop) if feed is not None else ()
         attempts = None
         if board.has_failures:
             attempts = board.attempts_to_count(items.start, items.stop).copy()
         return Block(
             first=items.start,
             n=len(items),
-            sources=pack_sources(arena, self._columns(items), items.start),
+            sources=pack_sources(arena, self._call.request.at(some, fed), items.start),
             policy=self._call.request.workers_policy,
             contents=pickle.PickleBuffer(arena.all_contents()),
             attempts=attempts,
@@ -507,14 +509,6 @@ class Cluster(Engine):
         if spec is not None and spec.dtype is not None:
             nbytes = max(nbytes, math.prod(spec.shape) * spec.dtype.itemsize)
         return item_s and max(item_s, self._block_s * nbytes / MOST_BYTES)
-
-    def _columns(self, items: range) -> tuple[Sequence[Any], ...]:
-        """Return the values of each iterable for some items."""
-        columns, feed = self._call.request.iterables, self._call.feed
-        fed = iter(feed.columns(items.start, items.stop) if feed is not None else ())
-        return tuple(
-            next(fed) if column is None else column[items.start : items.stop] for column in columns
-        )
 
 
 def _settings(request: Request, modules: Mapping[str, str]) -> dict[str, Any]:
