@@ -27,8 +27,8 @@ from nbshare._core.checkpoint.directory import Directory, storable
 from nbshare._core.checkpoint.key import Key, key_of
 from nbshare._core.checkpoint.options import Checkpoint
 from nbshare._core.checkpoint.sources import Sources
-from nbshare._core.engine.call import Call, Keeper
-from nbshare._core.engine.outputs import Medium, Output
+from nbshare._core.engine.call import Call
+from nbshare._core.engine.outputs import Keeper, Output
 from nbshare._core.engine.request import Request, tiles_of
 from nbshare._core.functions.freshness import is_as_read, own_modules, stamp_of
 from nbshare._core.messages import counted, noted, users_line, warn_at_most
@@ -49,7 +49,7 @@ INSTEAD = "With backend='serial' or 'threads', items run the code that this proc
 T = TypeVar("T")
 
 
-class CheckpointKeeper(Keeper, Medium):
+class CheckpointKeeper(Keeper):
     """Keeps the results of one call in a checkpoint.
 
     Parameters
@@ -117,7 +117,7 @@ class CheckpointKeeper(Keeper, Medium):
 
     def _begin(self, call: Call) -> None:
         self._call = call
-        call.keeper = self
+        call.results.output.keeper = self
         call.imported |= self._imported
         call.results.logs = self._directory.reader.logs
         call.known_files = self._directory.versions.known_files()
@@ -128,7 +128,6 @@ class CheckpointKeeper(Keeper, Medium):
             self._directory.note_order(rows)
             if n_before and rows.min() >= n_before and self._items.odd:
                 self._warn_of_new(len(rows), n_before)
-        call.results.output.medium = self
         call.board.header[KIND] = ASK  # so that each worker asks for the files
         if (spec := self._directory.reader.spec) is not None:
             call.results.output.decide(spec)
@@ -181,8 +180,9 @@ class CheckpointKeeper(Keeper, Medium):
     def expect(self, columns: Sequence[Any]) -> None:
         """Restore stored results of the next items before workers see these items."""
         with self._saving:
-            first = sum(map(len, self._order))
-            self._call.board.extend(len(columns[0]))
+            first, n = sum(map(len, self._order)), len(columns[0])
+            self._call.board.extend(n)
+            columns = self._call.request.at(slice(first, first + n), columns)
             self._restore(first, self._find(columns, first))
 
     def _find(self, columns: Sequence[Any], first: int) -> RowNumbers:

@@ -6,12 +6,12 @@ import itertools
 import pickle
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from nbshare._core.engine.feed import ItemFeed
-from nbshare._core.engine.outputs import Medium
+from nbshare._core.engine.outputs import Keeper
 from nbshare._core.engine.placing import Placed
 from nbshare._core.engine.request import Request
 from nbshare._core.engine.results import Results
@@ -66,22 +66,6 @@ class Supply:
         """Wake the thread that supplies items. Any thread may call this, also after the end."""
         if (event := self._event) is not None:  # another thread may clear it
             event.set()
-
-
-class Keeper(Protocol):
-    """Stores the results of a call where they outlive the call."""
-
-    def start(self) -> None:
-        """Begin to store results."""
-
-    def expect(self, columns: Sequence[Any]) -> None:
-        """Place stored results of the next items before workers see these items."""
-
-    def save(self) -> None:
-        """Store the finished results."""
-
-    def end(self, then: Callable[[BaseException | None], None]) -> None:
-        """Store the remaining results after the last writer, then call back with any error."""
 
 
 class Engine:
@@ -188,7 +172,6 @@ class Call(OwnRun):
         if board.is_open and not engine.in_process and request.stage is None:
             self.items_event = waiting.WorkerEvent()
         self.supply: Supply | None = None  # source of items, until its end
-        self.keeper: Keeper | None = None
         self.event_fd: int | None = None  # the `OwnerEvent` that workers set when they have news
         self._texts: dict[int, str] = {}  # texts of items that are not kept
 
@@ -198,6 +181,11 @@ class Call(OwnRun):
     def n_items(self) -> int | None:
         """Number of items, or None while unknown."""
         return self.board.n_items if self.board.is_closed else None
+
+    @property
+    def keeper(self) -> Keeper:
+        """Where the results are kept."""
+        return self.results.output.keeper
 
     def stats(self) -> list[WorkerStats]:
         """Return the stats of the workers."""
@@ -288,8 +276,7 @@ class Call(OwnRun):
     def new_results(self) -> Iterator[tuple[int, Any]]:
         """Yield the results since the previous call. For one reader."""
         n_before = self.results.given.n
-        # Results are saved before their memory is reused.
-        yield from self.results.new(self.keeper.save if self.keeper is not None else None)
+        yield from self.results.new()
         if self.results.given.n > n_before:
             self.wake_supply()  # it may wait for results to be consumed
 
@@ -304,8 +291,7 @@ class Call(OwnRun):
 
     def start(self) -> None:
         """Start the call."""
-        if self.keeper is not None:
-            self.keeper.start()
+        self.keeper.start()
         self.engine.submit(self)
         if self.supply is not None:
             self.supply.start()
@@ -337,15 +323,9 @@ class Call(OwnRun):
         if (feed := self.feed) is not None:  # None once the call has ended
             self._note_slowest()
             self.results.output.reserve(len(columns[0]))
-            if self.keeper is not None:
-                self.keeper.expect(self._all_columns(columns))
+            self.keeper.expect(columns)
             feed.append(columns)
             self.engine.notify(self)
-
-    def _all_columns(self, new: Sequence[Sequence[Any]]) -> list[Any]:
-        """Return the values of all iterables for the next items. `new` has those from sources."""
-        start = self.board.n_there
-        return [*self.request.at(slice(start, start + len(new[0])), new)]
 
     def make_room(self, n: int) -> int:
         """Allocate places for at least the first `n` blocks of a stage. Return how many.
@@ -501,10 +481,7 @@ class Call(OwnRun):
             self.note_failure(error)
             # Keeper and call refer to each other, so files would stay open until a garbage
             # collection.
-            self.keeper, self.results.output.medium = None, Medium()
+            self.results.output.keeper = Keeper()
             self._end("failed" if self.error else "done" if is_done else "stopped")
 
-        if self.keeper is not None:
-            self.keeper.end(end)
-        else:
-            end(None)
+        self.keeper.end(end)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import _thread
 import math
 import mmap
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
@@ -111,11 +112,27 @@ def spec_given_by(out: Any) -> OutputSpec | None:
     return None if out is None else OBJECTS
 
 
-class Medium:
-    """The memory of results. A subclass may keep them elsewhere."""
+class Keeper:
+    """Keeps the results of a call, in memory. A subclass may store them elsewhere, too."""
+
+    def start(self) -> None:
+        """Begin to store results."""
+
+    def expect(self, columns: Sequence[Any]) -> None:
+        """Place stored results of the next items, before workers see these items.
+
+        `columns` has the values of the iterables that sources supply.
+        """
+
+    def save(self) -> None:
+        """Store the finished results."""
+
+    def end(self, then: Callable[[BaseException | None], None]) -> None:
+        """Store the remaining results after the last writer, then call back with any error."""
+        then(None)
 
     def adapt(self, spec: OutputSpec) -> OutputSpec:
-        """Return a spec that the medium can store."""
+        """Return a spec that can be stored."""
         return spec
 
     def allocate(self, request: Request, spec: OutputSpec, n: int) -> Output:
@@ -146,7 +163,7 @@ class OutputRows:
 
     Attributes
     ----------
-    medium : Medium
+    keeper : Keeper
         Where the results are kept.
     grows : bool
         Whether rows may be added, and consumed rows are freed.
@@ -160,7 +177,7 @@ class OutputRows:
     def __init__(self, board: Board, request: Request) -> None:
         self._board, self._request = board, request
         self._spec = spec_given_by(request.out)
-        self.medium = Medium()
+        self.keeper = Keeper()
         self._output: Output | None = None
         self.grows = False
         self._n = 0  # required number of rows
@@ -204,20 +221,20 @@ class OutputRows:
         """Set the spec of the results and allocate the output, at the first result only."""
         if self.spec is not None:
             return
-        spec = self.medium.adapt(spec)
+        spec = self.keeper.adapt(spec)
         if not self.can_grow:
             spec = OBJECTS  # `Results` converts them to one array
         if spec.dtype is not None and self._board.is_open:
             self._output, self.grows = growing(spec.dtype, spec.shape, self._n), True
             self._grow()
         elif spec.dtype is not None:
-            self._output = self.medium.allocate(self._request, spec, self._board.n_items)
+            self._output = self.keeper.allocate(self._request, spec, self._board.n_items)
         self._spec = spec
 
     def place_for(self, spec: OutputSpec) -> tuple[Any, list[Segment]]:
         """Return the reply to a worker's first result, and the segments to send with it."""
         self.decide(spec)
-        files = self.medium.files()
+        files = self.keeper.files()
         if (output := self._output) is None:
             return (self.spec, None, files), []
         return (self.spec, output.place, files), output.segments

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import _thread
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -340,14 +340,14 @@ class Results:
 
     # ------------------------------------------------------------------- one by one
 
-    def new(self, keep: Callable[[], None] | None = None) -> Iterator[tuple[int, Any]]:
+    def new(self) -> Iterator[tuple[int, Any]]:
         """Yield the results since the previous call."""
         self._ahead = []
         with self.given.look():
             for page in self._board.pages:
                 new = page.first + np.flatnonzero(self.given.of(page).new(page.done != 0))
-                if keep is not None and len(new):
-                    keep()
+                if len(new):
+                    self.output.keeper.save()  # before their memory is reused
                 yield from map(self._taken, self.load(new))
 
     def _taken(self, found: tuple[int, Any]) -> tuple[int, Any]:
