@@ -32,6 +32,7 @@ from typing import Any
 from nbshare._core.checkpoint.digests import digest
 from nbshare._core.functions.files import imported_files
 from nbshare._core.functions.freshness import Stamp, stamp_of
+from nbshare._core.functions.imports import found_by
 from nbshare._core.functions.installed import is_installed
 from nbshare._core.functions.modules import file_of, variables_of
 from nbshare._core.source.file import (
@@ -94,9 +95,7 @@ def _own_path(name: str, folder: str | None) -> str | None:
     """Return the file of a module that users edit, or None if it is installed or has no file."""
     file = file_of(sys.modules.get(name))
     if file is None and ("." not in name or folder):
-        finds = [getattr(finder, "find_spec", None) for finder in sys.meta_path]
-        specs = (find(name, folder and [folder]) for find in finds if find is not None)
-        spec = next(filter(None, specs), None)
+        spec = found_by(sys.meta_path, name, folder and [folder])
         file = spec.origin if spec and spec.has_location else None
     if not file or not file.endswith(".py") or not os.path.exists(file) or is_installed(file):
         return None

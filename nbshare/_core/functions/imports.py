@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from importlib.util import cache_from_source
 from types import ModuleType
@@ -19,6 +19,16 @@ from nbshare._core.functions.modules import own_files
 # compiling took longer (1 µs per byte).
 SETTLED_NS = 2_000_000_000
 SETTLED_NS_PER_BYTE = 10_000
+
+
+def found_by(finders: Iterable[Any], *args: Any) -> ModuleSpec | None:
+    """Return the spec that the first of some finders finds, as an import does."""
+    for finder in finders:
+        find_spec = getattr(finder, "find_spec", None)  # finders of the old kind have none
+        spec: ModuleSpec | None = None if find_spec is None else find_spec(*args)
+        if spec is not None:
+            return spec
+    return None
 
 
 class FreshLoader(SourceFileLoader):
@@ -89,14 +99,10 @@ class _Fresh:
 
     @classmethod
     def find_spec(cls, *args: Any) -> ModuleSpec | None:
-        for finder in sys.meta_path[sys.meta_path.index(cls) + 1 :]:
-            find_spec = getattr(finder, "find_spec", None)  # finders of the old kind have none
-            spec: ModuleSpec | None = None if find_spec is None else find_spec(*args)
-            if spec is not None:
-                if type(spec.loader) is SourceFileLoader:
-                    spec.loader = FreshLoader(spec.loader.name, spec.loader.path)
-                return spec
-        return None
+        spec = found_by(sys.meta_path[sys.meta_path.index(cls) + 1 :], *args)
+        if spec is not None and type(spec.loader) is SourceFileLoader:
+            spec.loader = FreshLoader(spec.loader.name, spec.loader.path)
+        return spec
 
 
 def import_as_the_caller(overridden: Collection[str]) -> None:

@@ -28,7 +28,7 @@ from nbshare._core.functions.freshness import (
     note_reading,
     stamp_of,
 )
-from nbshare._core.functions.imports import FreshLoader
+from nbshare._core.functions.imports import FreshLoader, found_by
 from nbshare._core.functions.installed import is_installed
 from nbshare._core.functions.modules import MAINS, is_module, loader_of, own_files, variables_of
 from nbshare._core.functions.pickling import codes_in, is_by_value
@@ -259,14 +259,10 @@ class _Recorder:
         finders = [*sys.meta_path]
         if cls not in finders:  # within a driver's finder, whose loader records the stamps
             return None
-        for finder in finders[finders.index(cls) + 1 :]:
-            if not hasattr(finder, "find_spec"):  # Python skips it, too
-                continue
-            if (spec := finder.find_spec(name, path, target)) is not None:
-                if spec.has_location and spec.origin and not is_installed(spec.origin):
-                    note_reading(spec.origin, stamp_of(spec.origin))
-                return spec
-        return None
+        spec = found_by(finders[finders.index(cls) + 1 :], name, path, target)
+        if spec and spec.has_location and spec.origin and not is_installed(spec.origin):
+            note_reading(spec.origin, stamp_of(spec.origin))
+        return spec
 
 
 def record_imports() -> None:
