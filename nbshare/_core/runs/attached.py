@@ -259,7 +259,7 @@ class AttachedRun(Run):
         self.stored_in = str(self._path)
         self.is_detached = writer.get("is_driver", False)
         self._is_left = False  # whether its job was deleted
-        self._given, self._given_errors = Cursor(0), set[int]()
+        self._given = Cursor(0)  # results and errors that a loop has taken
         self._began_at: float = writer.get("began_at", 0.0)
         self._n_shown = size_of(self._path / LOG_FILE)
         self.stored.present, self.stored.errors  # noqa: B018 - raises here if they cannot be read
@@ -330,13 +330,13 @@ class AttachedRun(Run):
 
     def new_results(self) -> Iterator[tuple[int, Any]]:
         """Yield the results since the previous call. Only one reader may call this."""
-        whole, errors = self.stored._whole(is_read=True), self.errors
+        errors, whole = self.errors, self.stored._whole(is_read=True)  # more items may follow
         new = self._given.new(np.isin(whole.states, STORED))
         self._given.take(new)
         yield from whole.objects(new)
         if self.request.policy.returns_errors:
-            for i in errors.keys() - self._given_errors:
-                self._given_errors.add(i)
+            for i in [i for i in errors if not self._given.taken[i]]:
+                self._given.take(i)
                 yield i, errors[i]
 
     def item(self, i: int) -> tuple[Any, ...]:
