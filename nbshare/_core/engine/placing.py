@@ -37,10 +37,3 @@ def place(arena: Arena, *, is_private: bool = False) -> Placed:
     found = segment_of(memory)
     assert found is not None
     return Placed(None, [(found[0], mode), *arena.segments], memory)
-
-
-def place_bytes(data: bytes) -> Placed:
-    """Copy bytes to shared memory."""
-    arena = Arena()
-    arena.add(data)
-    return place(arena)

@@ -20,9 +20,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from nbshare._core.arrays.arena import Arena
 from nbshare._core.engine.call import Call
 from nbshare._core.engine.local import dispatcher, shutdown
-from nbshare._core.engine.placing import Placed, place_bytes
+from nbshare._core.engine.placing import Placed, place
 from nbshare._core.engine.preparing import new_call
 from nbshare._core.engine.prints import Prints
 from nbshare._core.engine.request import Request
@@ -321,7 +322,8 @@ def call_of(block: Block, common: Common, fixed: Placed, sources: bytes) -> Remo
     out: Any = common.out
     if isinstance(out, np.ndarray):
         out = np.empty((block.n, *out.shape[1:]), out.dtype)
-    context = _context(common, sources)
+    context, items = _context(common, sources), Arena()
+    items.add(bytes(block.contents))
     request = Request(
         func=None,
         shared={},
@@ -340,7 +342,7 @@ def call_of(block: Block, common: Common, fixed: Placed, sources: bytes) -> Remo
         request,
         dispatcher(),
         common.fixed,
-        [fixed, place_bytes(bytes(block.contents))],
+        [fixed, place(items)],
         block.sources,
         n_threads=threads_per_worker(1, 1, context.environ),  # one, because the cluster counts CPUs
         first=block.first,
