@@ -28,6 +28,7 @@ from nbshare._core.engine.stats import (
 )
 from nbshare._core.functions.freshness import NO_CODE, Stamp
 from nbshare._core.memory import Mode, Segment
+from nbshare._core.store.pages import ATTEMPTS
 from nbshare._core.system import processes, waiting
 from nbshare._core.wire.board import DURATIONS, LEAVES, PEAK_BEFORE, PID, SLOWEST, Board
 from nbshare._core.wire.failures import Death, Failure, name_of_item, note_on_iterables, text_of
@@ -445,6 +446,12 @@ class Call(OwnRun):
     def note_failure(self, error: BaseException | None) -> None:
         """Keep an error to end the call with, unless there is one already."""
         self.error = self.error or error
+
+    def may_retry(self, i: int) -> bool:
+        """Count a lost run of an item as a failure. Return whether the item may run again."""
+        attempts = self.board.attempts_to_count(i, i + 1)
+        attempts += 1
+        return bool(attempts[0] & ATTEMPTS <= self.request.policy.retries)
 
     def note_error(self, error: BaseException, items: range) -> None:
         """Keep the error of each item that failed."""

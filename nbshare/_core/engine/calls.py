@@ -29,7 +29,7 @@ from nbshare._core.engine.workers import WorkerPool
 from nbshare._core.functions.freshness import Stamp
 from nbshare._core.memory import Segment
 from nbshare._core.messages import without_frames
-from nbshare._core.store.pages import ATTEMPTS, SUSPECT
+from nbshare._core.store.pages import SUSPECT
 from nbshare._core.store.specs import OutputSpec
 from nbshare._core.system import locks, processes
 from nbshare._core.wire.board import LEAVES, LOADED, REACHED, RETRIED, SINCE, busy_since, give_back
@@ -435,11 +435,10 @@ def account_for_death(
 
 def _may_run_again(call: Call, items: range) -> bool:
     """Count a worker's death as a failure of its items. Return whether to run them again."""
-    attempts = call.board.attempts_to_count(items.start, items.stop)
     if len(items) > 1:
+        attempts = call.board.attempts_to_count(items.start, items.stop)
         attempts |= SUSPECT  # the next attempt runs items one at a time, to find the guilty one
         return True
-    attempts += 1
-    is_run_again = bool(attempts[0] & ATTEMPTS <= call.request.policy.retries)
+    is_run_again = call.may_retry(items.start)
     call.past_slots[-1][RETRIED] += is_run_again  # in its last worker's slot
     return is_run_again

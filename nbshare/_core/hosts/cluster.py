@@ -50,7 +50,6 @@ from nbshare._core.hosts.protocol import (
 from nbshare._core.hosts.travel import library, running, traveller
 from nbshare._core.memory import handle_of, pool, segment_of
 from nbshare._core.messages import noted, without_frames
-from nbshare._core.store.pages import ATTEMPTS
 from nbshare._core.store.rows import runs_of
 from nbshare._core.system import SYSTEM
 from nbshare._core.wire.board import ITEM, ITEM_STOP, NO_ITEM, SINCE, Claims
@@ -478,9 +477,7 @@ class Cluster(Engine):
         first, last = undone[0], undone[-1]
         name = call.name_of(first) if first == last else f"items {first} to {last}"
         for i in undone:
-            attempts = call.board.attempts_to_count(i, i + 1)
-            attempts += 1
-            if attempts[0] & ATTEMPTS <= call.request.policy.retries:
+            if call.may_retry(i):
                 again.append(i)
                 continue
             host, why = f"host {sent.host}", ""
