@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from nbshare._core.arrays.inputs import load_reference, reference_to
 from nbshare._core.arrays.shared_array import SharedArray, unchanged_segment_of
-from nbshare._core.functions.imported import when_imported
+from nbshare._core.functions.modules import when_imported
 from nbshare._core.memory import Mode, handle_of
 
 # Classes whose arrays are sent as arrays. A `numpy.memmap` arrives as a plain array.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from nbshare._core.functions.imported import when_imported
+from nbshare._core.functions.modules import when_imported
 
 
 def introduce(index: int, pid: int, name: str, fd: int) -> None:
