@@ -16,6 +16,7 @@ import _thread
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -348,14 +349,14 @@ class Results:
                 new = page.first + np.flatnonzero(self.given.of(page).new(page.done != 0))
                 if len(new):
                     self.output.keeper.save()  # before their memory is reused
-                yield from map(self._taken, self.load(new))
+                yield from map(partial(self._taken, page), self.load(new))
 
-    def _taken(self, found: tuple[int, Any]) -> tuple[int, Any]:
+    def _taken(self, page: Page, found: tuple[int, Any]) -> tuple[int, Any]:
         """Record that a result was delivered. Return it with its item."""
         i, value = found
         if type(value) is Unloadable:
             raise value.error
-        self.take(i)
+        self.given.add(page, i)
         return found
 
     def take(self, i: int) -> None:
