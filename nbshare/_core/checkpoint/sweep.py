@@ -267,7 +267,7 @@ class Sweep(Supply):
 
     # ------------------------------------------------------- items for workers of a call
 
-    def wait(self, timeout_s: float) -> None:
+    def wait(self, call: Call, timeout_s: float) -> None:  # noqa: ARG002 - it is the running one
         """Claim items, and wait."""
         self.bring()
         self._event.wait(min(timeout_s, SHARERS_CHECK_S))

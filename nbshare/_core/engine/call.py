@@ -49,7 +49,7 @@ _numbers = itertools.count(1)
 
 
 class Supply:
-    """Supplies items to a running call."""
+    """Supplies items to a running call. The base class supplies none, because all are there."""
 
     _event: waiting.OwnerEvent | None = None  # wakes the thread that supplies items
     error: BaseException | None = None  # with which the call fails when all items are done
@@ -57,8 +57,9 @@ class Supply:
     def start(self) -> None:
         """Start to supply items."""
 
-    def wait(self, timeout_s: float) -> None:
+    def wait(self, call: Call, timeout_s: float) -> None:
         """Supply items, and wait for the end of the call in the remaining time."""
+        call.engine.wait(call, timeout_s)
 
     def bring(self) -> None:
         """Supply items if workers will need them soon."""
@@ -172,7 +173,7 @@ class Call(OwnRun):
         self.items_event: waiting.WorkerEvent | None = None
         if board.is_open and not engine.in_process and request.stage is None:
             self.items_event = waiting.WorkerEvent()
-        self.supply: Supply | None = None  # source of items, until its end
+        self.supply = Supply()  # of items, until the end
         self.event_fd: int | None = None  # the `OwnerEvent` that workers set when they have news
         self._texts: dict[int, str] = {}  # texts of items that are not kept
 
@@ -279,7 +280,7 @@ class Call(OwnRun):
         n_before = self.results.given.n
         yield from self.results.new()
         if self.results.given.n > n_before:
-            self.wake_supply()  # it may wait for results to be consumed
+            self.supply.wake()  # it may wait for results to be consumed
 
     def release(self) -> None:
         """Abandon the call, because nobody will read its results."""
@@ -294,22 +295,14 @@ class Call(OwnRun):
         """Start the call."""
         self.keeper.start()
         self.engine.submit(self)
-        if self.supply is not None:
-            self.supply.start()
+        self.supply.start()
 
     def wait(self, timeout_s: float) -> bool:
         """Wait for the end, and supply items meanwhile. Return whether the call is over."""
-        if (supply := self.supply) is not None and not self.is_over:
-            supply.wait(timeout_s)
-            return self.is_over
-        if self.results.is_final:
+        if self.results.is_final:  # its last results are being stored
             return self.await_end(timeout_s)
-        return self.engine.wait(self, timeout_s)
-
-    def wake_supply(self) -> None:
-        """Wake the thread that supplies items, if any."""
-        if (supply := self.supply) is not None:
-            supply.wake()
+        self.supply.wait(self, timeout_s)
+        return self.is_over
 
     def append(self, columns: Sequence[Sequence[Any]]) -> None:
         """Append items. For one thread.
@@ -462,7 +455,7 @@ class Call(OwnRun):
         if self.results.is_final:  # its last results are being stored
             return
         self.results.is_final = True
-        if self.supply is not None and (is_whole or self.is_enough):
+        if is_whole or self.is_enough:
             self.note_failure(self.supply.error)
         try:
             if not is_whole or self.results.errors:
@@ -478,8 +471,8 @@ class Call(OwnRun):
         self.items_event = None
         self.code = NO_CODE
         self._store_and_end(is_done=is_whole or self.is_enough)
-        self.wake_supply()
-        self.supply = None
+        self.supply.wake()
+        self.supply = Supply()
 
     def _store_and_end(self, *, is_done: bool) -> None:
         """Store the last results if there is a checkpoint, and wake all waiting threads."""

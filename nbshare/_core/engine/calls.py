@@ -238,7 +238,7 @@ class Calls:
                     call.results.logs.add(content, segments[0])
                 else:
                     self._note_failure(call, content, call.workers[worker])
-                call.wake_supply()  # it may wait for this message
+                call.supply.wake()  # it may wait for this message
 
     def _call_of(self, worker: WorkerProcess) -> Call | None:
         """Return the running call that a worker works on."""
@@ -314,7 +314,7 @@ class Calls:
             give_back(call.board, unbegun, self.lock)
         if call.items_event is not None:
             call.items_event.set()
-        call.wake_supply()
+        call.supply.wake()
         # If the server dies, the workers that it has not started yet are lost.
         if call.n_replaced > call.request.max_workers + MAX_REPLACED and call.wants_worker:
             died = errors.WorkerDiedError(

@@ -71,11 +71,10 @@ class _Here(Caller):
         self._call.results.logs.add(key, log)
 
     def await_items(self) -> bool:
-        supply = self._call.supply
-        if supply is not None and not self._call.engine.works_by_itself:
-            supply.bring()
-        else:
+        if self._call.engine.works_by_itself:
             time.sleep(PAUSE_S)
+        else:
+            self._call.supply.bring()
         return True
 
     def tell_imports(self) -> bool:
@@ -83,7 +82,7 @@ class _Here(Caller):
         return bool(stamps)
 
     def tell_news(self) -> None:
-        self._call.wake_supply()
+        self._call.supply.wake()
 
     def failed(self, i: int, error: BaseException, item: str) -> None:
         if is_interrupt(error):

@@ -104,16 +104,16 @@ class SourceSupply(Supply):
             self._intake.close()
         super().wake()
 
-    def wait(self, timeout_s: float) -> None:
+    def wait(self, call: Call, timeout_s: float) -> None:
         """Supply items, and wait."""
         if self._in_background:
-            self._call.await_end(timeout_s)
+            call.await_end(timeout_s)
             return
         self.bring()
-        if self._call.engine.works_by_itself:
+        if call.engine.works_by_itself:
             self._rest(timeout_s)
         else:
-            self._call.engine.wait(self._call, timeout_s)
+            call.engine.wait(call, timeout_s)
 
     def _live(self) -> None:
         while not self._call.is_over:
