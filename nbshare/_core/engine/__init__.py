@@ -120,6 +120,8 @@ chunk
 context
     Settings that workers copy from the caller, such as environment, directory, warning
     filters.
+cursor
+    The results that a reader has taken, such as a loop, a plot or the keeper (`store.cursor`).
 deadline
     The time at which a worker is killed, after a time-out or when its call was stopped.
 detached
