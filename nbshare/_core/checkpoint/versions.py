@@ -42,6 +42,7 @@ class Versions:
 
     def __init__(self, folder: Path, key: Key) -> None:
         self._folder, self._key = folder, key
+        self._reading = frozenset(key.sources.reading)
         self._all = _versions_in(folder)
         # Files are stored by relative paths, so that a project may be moved.
         first = next(iter(key.sources.paths), None)
@@ -75,14 +76,10 @@ class Versions:
             old |= before
             path = self._path(name)
             with suppress(OSError):
-                for label, found in self._definitions_in(path, name, stamp_of(path)).items():
-                    new[label], lines[label] = found
+                found = definitions_in(path, name, stamp_of(path), self._reading)
+                for label, each in found.items():
+                    new[label], lines[label] = each
         return differences(old, new, lines)
-
-    def _definitions_in(
-        self, path: str, name: str, stamp: Stamp | None
-    ) -> dict[str, tuple[str, str]]:
-        return definitions_in(path, name, stamp, frozenset(self._key.sources.reading))
 
     def _name(self, path: str) -> str:
         try:
@@ -121,7 +118,7 @@ class Versions:
             # A function may import a file late, after an edit.
             if stamp is not None and stamp != known.get(path) and name not in self._files:
                 try:
-                    found = self._definitions_in(path, name, stamp)
+                    found = definitions_in(path, name, stamp, self._reading)
                 except OSError:  # removed, or not readable
                     continue
                 is_same = stamp == stamp_of(path)  # otherwise the imported contents are unknown
