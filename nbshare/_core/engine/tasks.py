@@ -81,7 +81,7 @@ class TaskFuture(Future[Any]):
     def __init__(self, fate: _thread.LockType) -> None:
         super().__init__()
         self._fate = fate
-        self._place: tuple[Call, Dispatcher, int] | None = None  # while the task is in a call
+        self._place: tuple[Call, int] | None = None  # while the task is in a call
         self._has_left = False  # can no longer be cancelled
         self.is_withdrawn = False  # whichever thread withdrew it completes the cancellation
 
@@ -123,14 +123,14 @@ class TaskFuture(Future[Any]):
     def running(self) -> bool:
         """Return whether a worker has claimed the task and not finished it."""
         if place := self._place:
-            call, _, i = place
+            call, i = place
             return call.board.is_claimed(i) and not self.done()
         return super().running()
 
-    def enter(self, call: Call, engine: Dispatcher, i: int) -> None:
+    def enter(self, call: Call, i: int) -> None:
         """Record the place of the task in a call, or withdraw it if it was cancelled."""
         with self._fate:
-            self._place = call, engine, i
+            self._place = call, i
             if self.is_withdrawn:
                 self._withdraw()
 
@@ -143,8 +143,14 @@ class TaskFuture(Future[Any]):
     def _withdraw(self) -> bool:
         if self._place is None:
             return True
-        call, engine, i = self._place
-        return engine.withdraw(call, i)
+        call, i = self._place
+        return engine_of(call).withdraw(call, i)
+
+
+def engine_of(call: Call) -> Dispatcher:
+    """Return the dispatcher that runs a call of tasks."""
+    assert isinstance(call.engine, Dispatcher)
+    return call.engine
 
 
 def refuse(task: Task, future: TaskFuture, error: BaseException) -> None:
@@ -198,7 +204,6 @@ class TaskQueue(Supply):
         self._fixed = fixed, place(arena)
         self._waiting: deque[tuple[Task, TaskFuture]] = deque()
         self._call: Call | None = None  # the call that tasks join
-        self._engine: Dispatcher | None = None  # runs the call
         self._feed: ItemFeed | None = None  # the feed of the call, None while the call ends
         self._tasks: dict[int, tuple[Task, TaskFuture]] = {}  # its tasks, by item
         self._context = request.context
@@ -338,8 +343,8 @@ class TaskQueue(Supply):
         is_over = call.is_over  # read first, because later results are for the next turn
         present = () if is_over else call.board.slots[:, ITEM].tolist()
         done = [i for i in self._tasks if call.board.state(i) and i not in present]
-        if self._engine is not None and (done or is_over):
-            self._engine.hear_prints(call, are_all=len(done) == len(self._tasks))
+        if done or is_over:
+            engine_of(call).hear_prints(call, are_all=len(done) == len(self._tasks))
         call.request.prints.show()
         if done and self._resolve_done(call, done):
             self._pace.look(call)
@@ -411,10 +416,10 @@ class TaskQueue(Supply):
 
     def _goes_on(self, call: Call) -> bool:
         """Return whether a call that has run out of tasks can take the next ones."""
-        request = call.request
+        request, engine = call.request, engine_of(call)
         if request.prints is not self._prints or request.context != self._context:
             return False
-        if call.is_over or self._engine is not dispatcher() or not self._engine.is_current(call):
+        if call.is_over or engine is not dispatcher() or not engine.is_current(call):
             return False
         call.board.header[ROUND] += 1  # workers restore the settings that tasks have changed
         return True
@@ -449,7 +454,7 @@ class TaskQueue(Supply):
                 refuse(task, future, error)
         if call is None:
             return
-        assert self._feed is not None and self._engine is not None  # noqa: PT018 - of the call
+        assert self._feed is not None
         try:
             n = self._feed.flush()
         except BaseException as error:  # noqa: BLE001 - memory is short
@@ -458,7 +463,7 @@ class TaskQueue(Supply):
             joined.clear()
         for i, (task, future) in joined.items():
             self._tasks[i] = task, future
-            future.enter(call, self._engine, i)  # a cancelled task has no result
+            future.enter(call, i)  # a cancelled task has no result
         call.board.publish(n)
         if call.state == "starting" and not call.code.generation:
             call.start()
@@ -470,9 +475,8 @@ class TaskQueue(Supply):
             call.stop()
 
     def _new_call(self) -> Call:
-        self._engine = engine = dispatcher()
         request = self._request._replace(context=self._context, prints=self._prints)
-        self._call = call = prepare(request, engine, self._fixed)
+        self._call = call = prepare(request, dispatcher(), self._fixed)
         assert self._event is not None
         call.supply, call.event_fd = self, self._event.fd
         call.board.few = ALWAYS
