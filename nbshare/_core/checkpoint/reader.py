@@ -39,6 +39,11 @@ class Whole(NamedTuple):
         """The state of each item of the last call."""
         return np.asarray(self.words["state"][self.order])
 
+    @property
+    def present(self) -> npt.NDArray[np.bool_]:
+        """A flag per item of the last call, True if its result is stored."""
+        return np.isin(self.states, STORED)
+
     def places(
         self, wanted: npt.NDArray[np.bool_]
     ) -> Iterator[tuple[RowReader, RowNumbers, RowNumbers]]:

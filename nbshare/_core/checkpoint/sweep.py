@@ -195,7 +195,7 @@ class Sweep(Supply):
         running = {name for name in names if running_writer_of(self._folder / name) is not None}
         whole = whole_of(self._options.path)  # read after the claims
         has_failed = (whole.states == FAILED) & (whole.which[whole.order] > 0)  # in this run
-        is_settled = np.isin(whole.states, STORED) | has_failed
+        is_settled = whole.present | has_failed
         self._is_taken = is_settled.copy()
         self._take(claim for claim in self._claims if claim["by"] in running)
         return bool(is_settled.all())

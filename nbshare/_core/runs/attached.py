@@ -51,7 +51,6 @@ from nbshare._core.store.apart import pickler_maker
 from nbshare._core.store.cursor import Cursor
 from nbshare._core.store.files import check_folder, damaged, opened, read, replace, size_of, write
 from nbshare._core.store.logs import entry_parts
-from nbshare._core.store.reading import STORED
 from nbshare._core.system import files as system_files
 from nbshare._core.system import processes, shell
 from nbshare._core.tracebacks import shown_from_the_call
@@ -331,7 +330,7 @@ class AttachedRun(Run):
     def new_results(self) -> Iterator[tuple[int, Any]]:
         """Yield the results since the previous call. Only one reader may call this."""
         errors, whole = self.errors, self.stored._whole(is_read=True)  # more items may follow
-        new = self._given.new(np.isin(whole.states, STORED))
+        new = self._given.new(whole.present)
         self._given.take(new)
         yield from whole.objects(new)
         if self.request.policy.returns_errors:

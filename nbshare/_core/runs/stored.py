@@ -244,7 +244,7 @@ class StoredRun:
     @property
     def present(self) -> npt.NDArray[np.bool_]:
         """Flags of the stored results, a bool array of shape ``(n_items,)``."""
-        return np.isin(self._whole().states, STORED)
+        return self._whole().present
 
     @property
     def rate(self) -> float:
@@ -289,7 +289,7 @@ class StoredRun:
 
     def _failures_since(self, since: float) -> dict[int, TaskError]:
         whole = self._whole()
-        missing = np.flatnonzero(~np.isin(whole.states, STORED))
+        missing = np.flatnonzero(~whole.present)
         item_of = np.full(len(whole.words), -1)  # index of the item in each row of the checkpoint
         item_of[whole.order[missing]] = missing
         found = {}
@@ -350,7 +350,7 @@ class StoredRun:
 
     def _reduced(self, reduce: Any) -> Any:
         whole, reduction = self._whole(is_read=True), Reduction(reduce)
-        for k, block in whole.objects(np.isin(whole.states, STORED)):
+        for k, block in whole.objects(whole.present):
             reduction.add(k, block.values)
         return reduction.value()
 
@@ -471,7 +471,7 @@ class StoredRun:
 
 def _together(whole: Whole) -> Any:
     """Combine the results of several readers in a list, or in an array that may be masked."""
-    n, is_there = len(whole.order), np.isin(whole.states, STORED)
+    n, is_there = len(whole.order), whole.present
     parts = [(items, x, reader.load()) for reader, items, x in whole.places(is_there)]
     forms = {(output.dtype, output.shape[1:]) for *_, output in parts}
     if len(forms) != 1 or (whole.states == IN_LOG).any():
