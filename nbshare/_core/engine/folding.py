@@ -148,10 +148,6 @@ class FoldingCall(Call):
             self.stop(error)
             return False
 
-    def gave_none(self) -> bool:
-        """Return False, because results that are None are not kept."""
-        return False
-
     def item(self, i: int) -> tuple[Any, ...]:
         """Return the positional arguments of an item."""
         block = self._block(bisect_right(range(i + 1), i, key=start_of) - 1)

@@ -337,7 +337,7 @@ class Results:
             logged, entries = self._logged(page, places)
             if len(logged) < len(first) or (entries[2] >= 10_000).any():  # nothing large is loaded
                 return False
-        return all(value is None for _, value in self.load(first))
+        return len(first) > 0 and all(value is None for _, value in self.load(first))
 
     # ------------------------------------------------------------------- one by one
 
