@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from nbshare import LivePlot, map_async, tiles
 from nbshare._core.notebook import image, raster
+from nbshare._core.notebook.axes import calm
 from nbshare._core.notebook.figure import LiveFigure
 from nbshare._core.notebook.live_plot import REDUCTIONS
-from nbshare._core.notebook.values import calm
 from tests.support.played import PlayedJob, played
 
 COMBINED = {"mean": np.nanmean, "sum": np.nansum, "min": np.nanmin, "max": np.nanmax}

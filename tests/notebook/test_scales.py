@@ -13,10 +13,10 @@ from matplotlib.text import Text
 from PIL import Image
 
 from nbshare import LivePlot, grid, map_async, tiles
+from nbshare._core.notebook.axes import GREY
 from nbshare._core.notebook.figure import LiveFigure
 from nbshare._core.notebook.live_plot import CannotDrawError
 from nbshare._core.notebook.reading import names_of
-from nbshare._core.notebook.values import GREY
 from tests.support import tasks
 from tests.support.played import played
 

@@ -12,14 +12,17 @@ separate thread. A display that fails issues one warning, and the run continues.
 ``live_plot``    the plots that the user asks for
 ``frames``       the times of its frames, and their output
 ``figure``       the plot itself, a Figure with an Agg canvas, never pyplot
-``png``          its file, of moderate size
-``charts``       lines and histograms in it
-``image``        images in it
+``painters``     who draws a plot in it: one of those below, or the user's function
+``charts``       lines and histograms
+``image``        images
 ``panels``       several of them, for further axes of a grid, parts with names and slices of volumes
-``pointer``      the values that a picture carries, for the pointer on a page
+``values``       the common part of these: results, each read once, ranges, remarks
+``axes``         labels, ticks, colours and limits
 ``coordinates``  the places of cells and items along an axis, or their names
+``layout``       the places of the pixels of an image
 ``raster``       images of limited size that leave out no value
-``values``       the common part of all plots: results, each read once, labels, limits
+``pointer``      the values that a picture carries, for the pointer on a page
+``png``          files of pictures, of moderate size
 ``reading``      results and items as numbers, with their names, units and zones
 ``explore``      one result at a time, in a panel with sliders
 ``prints``       the output of workers

@@ -13,6 +13,20 @@ from matplotlib.cm import ScalarMappable
 from matplotlib.colors import LinearSegmentedColormap, Normalize
 from numpy.typing import NDArray
 
+from nbshare._core.notebook.axes import (
+    GREY,
+    calm,
+    dress,
+    in_lines,
+    named,
+    points,
+    room_of,
+    within_years,
+    write_dates,
+    write_label,
+    write_names,
+    write_whole,
+)
 from nbshare._core.notebook.coordinates import (
     Coordinates,
     index,
@@ -22,29 +36,9 @@ from nbshare._core.notebook.coordinates import (
 )
 from nbshare._core.notebook.live_plot import CannotDrawError, LivePlot
 from nbshare._core.notebook.pointer import Along, Cells
-from nbshare._core.notebook.raster import COMBINED, extremes
+from nbshare._core.notebook.raster import COMBINED, Floats, extremes
 from nbshare._core.notebook.reading import is_missing, is_number, names_of, parts_of
-from nbshare._core.notebook.values import (
-    GREY,
-    MAX_EXACT,
-    Floats,
-    Painter,
-    calm,
-    dress,
-    in_lines,
-    named,
-    points,
-    read,
-    refusal,
-    remark_on,
-    room_of,
-    sampled,
-    within_years,
-    write_dates,
-    write_label,
-    write_names,
-    write_whole,
-)
+from nbshare._core.notebook.values import MAX_EXACT, Painter, read, refusal, remark_on, sampled
 from nbshare._core.store.cursor import Cursor
 
 # The colours of Okabe and Ito, which colour-blind people can tell apart. Light ones are darkened,

@@ -14,28 +14,22 @@ from matplotlib.ticker import NullLocator
 from numpy.typing import NDArray
 
 from nbshare._core.arrays.by_reference import is_masked
+from nbshare._core.notebook.axes import named, room_of, write_dates, write_names, write_whole
 from nbshare._core.notebook.live_plot import CannotDrawError
 from nbshare._core.notebook.pointer import Along
+from nbshare._core.notebook.raster import Floats
 from nbshare._core.notebook.reading import (
+    DURATIONS,
     Reader,
     ResultAxis,
+    as_floats,
     described,
     is_number,
     is_place,
+    name_of,
     names_of,
     names_of_items,
-)
-from nbshare._core.notebook.values import (
-    DURATIONS,
-    Floats,
-    as_floats,
-    name_of,
-    named,
-    room_of,
     unit_of,
-    write_dates,
-    write_names,
-    write_whole,
 )
 
 _MOST_UNEVEN = 3.0  # the largest step on a log axis, in units of the smallest one

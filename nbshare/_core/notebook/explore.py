@@ -276,8 +276,10 @@ class ResultGrid:
 
     def _span(self, shown: npt.NDArray[Any]) -> tuple[float, float] | None:
         """Return the range of all results so far, so that all are drawn on one scale."""
+        from nbshare._core.notebook.axes import span
         from nbshare._core.notebook.raster import extremes
-        from nbshare._core.notebook.values import as_floats, as_reals, sampled, span
+        from nbshare._core.notebook.reading import as_floats, as_reals
+        from nbshare._core.notebook.values import sampled
 
         if shown.dtype.kind not in "biufcMm":  # the figure refuses it
             return None

@@ -28,26 +28,25 @@ from PIL import Image
 
 from nbshare._core.engine.results import MISSING
 from nbshare._core.jobs.job import Job
-from nbshare._core.notebook.charts import HistPainter, LinePainter, TrendPainter, is_trend
+from nbshare._core.notebook.axes import FRAME, GREY, TICKS, points
+from nbshare._core.notebook.charts import TrendPainter, is_trend
 from nbshare._core.notebook.environment import Bundle, is_static
-from nbshare._core.notebook.image import ImagePainter, MosaicPainter
-from nbshare._core.notebook.live_plot import CannotDrawError, LivePlot, as_plots
-from nbshare._core.notebook.own import FunctionPainter
-from nbshare._core.notebook.panels import PanelsPainter, panels_of
+from nbshare._core.notebook.image import MosaicPainter
+from nbshare._core.notebook.live_plot import LivePlot, as_plots
+from nbshare._core.notebook.painters import (
+    FunctionPainter,
+    TilesPainter,
+    as_rows,
+    of_elements,
+    painter_of,
+    rows_of,
+)
 from nbshare._core.notebook.png import MAX_BYTES, encode, encode_moderately
 from nbshare._core.notebook.pointer import Cells, chunk_of, with_chunk
-from nbshare._core.notebook.reading import ResultAxis, axes_of, described, parts_of, unmasked
-from nbshare._core.notebook.values import (
-    FRAME,
-    GREY,
-    TICKS,
-    AnyPainter,
-    OtherKindError,
-    first_of,
-    points,
-)
+from nbshare._core.notebook.reading import parts_of
+from nbshare._core.notebook.values import AnyPainter, OtherKindError, first_of
 from nbshare._core.shapes.shaped import ShapedItems
-from nbshare._core.shapes.tiles import Mosaic, Tiles
+from nbshare._core.shapes.tiles import Mosaic
 
 # Size on the page, in pixels, of a single plot, as wide as the progress display, and the height of
 # each of several.
@@ -58,7 +57,6 @@ _MOST_LARGER = 1.5  # how much higher these are for larger letters
 _IMAGE, _AROUND, _LEAST_WIDTH = 370, 160, 440
 _MARGIN = 0.08  # inches
 _TITLE_CHARACTER, _LEAST_TITLE = 7.5, 20  # approximate pixels, and fewest characters in a line
-_PAINTERS = {"line": LinePainter, "hist": HistPainter, "image": ImagePainter}
 
 _FONT_LOG = logging.getLogger("matplotlib.font_manager")
 
@@ -288,7 +286,7 @@ class LiveFigure:
                 painter.paint(result, np.ones(1, np.bool_), final=final)
             else:
                 painter.begin_anew(limits)
-                painter.paint(*_rows_of(result, plot), final=final)
+                painter.paint(*rows_of(result, plot), final=final)
 
     def _painted_all(
         self, partial: Any, present: NDArray[np.bool_], final: bool
@@ -301,7 +299,7 @@ class LiveFigure:
         """Update one plot. Return the number of results shown, and a text with ``{}`` for it."""
         if not isinstance(partial, Mosaic) or isinstance(painter, MosaicPainter | TilesPainter):
             return painter.paint(partial, present, final=final)
-        whole, rows = _as_rows(partial)
+        whole, rows = as_rows(partial)
         n, text = painter.paint(whole, rows, final=final)
         return (int(present.sum()) if n == rows.sum() else 0), text
 
@@ -370,9 +368,9 @@ class LiveFigure:
                 there = np.ones(len(values), np.bool_)
                 like = first_of(plot, values, there, is_anew=True)
                 return TrendPainter(figure.add_subplot(), plot, None, values, there, like=like)
-            plot, inputs = _of_elements(plot, partial)
-            partial, present = _rows_of(partial, plot)
-        return _painter_of(figure, plot, inputs, partial, present, is_anew=is_anew)
+            plot, inputs = of_elements(plot, partial)
+            partial, present = rows_of(partial, plot)
+        return painter_of(figure, plot, inputs, partial, present, is_anew=is_anew)
 
     def _write_title(self, title: str) -> None:
         """Set the title of the axes or the figure, unless the user's function has set one."""
@@ -473,56 +471,6 @@ class ResultFigure(LiveFigure):
         return self._name, True
 
 
-class TilesPainter(LinePainter):
-    """Draws one number for each tile."""
-
-    def paint(self, partial: Any, present: NDArray[np.bool_], *, final: bool) -> tuple[int, str]:
-        """Update the axes. Return the number of results shown, and a text with ``{}`` for it."""
-        tiles = [partial[i] for i in range(len(partial))]
-        return super().paint(tiles, present, final=final)
-
-
-def _painter_of(
-    figure: Any,
-    plot: LivePlot,
-    inputs: Any,
-    partial: Any,
-    present: NDArray[np.bool_],
-    *,
-    is_anew: bool,
-) -> AnyPainter:
-    """Return the painter of a plot of one of nbshare's kinds."""
-    kind: Any = _PAINTERS[str(plot.kind)]
-    if isinstance(partial, Mosaic):
-        if kind is ImagePainter:
-            return MosaicPainter(figure.add_subplot(), plot, inputs, partial, present)
-        if kind is LinePainter and len(partial.layout.whole) > 1:
-            tiles = [partial[i] for i in range(len(partial))]
-            first = first_of(plot, tiles, present, is_anew=is_anew)
-            given: Any = (figure.add_subplot(), _of_tiles(plot), None, tiles, present)
-            return TilesPainter(*given, like=first)
-        return kind(  # type: ignore[no-any-return]
-            figure.add_subplot(), *_of_elements(plot), *_as_rows(partial)
-        )
-    if isinstance(inputs, Tiles):
-        raise CannotDrawError(
-            f"plot={plot.kind!r} needs results of tiles that form one array. These results differ "
-            "in dtype or in their further axes. The run continues without this plot."
-        )
-    panels, like = panels_of(plot, partial, present, is_anew=is_anew)
-    if panels is None:
-        return kind(figure.add_subplot(), plot, inputs, partial, present, like=like)  # type: ignore[no-any-return]
-    given = (figure, _PAINTERS, inputs, partial, present, panels)
-    return PanelsPainter(*given, is_anew=is_anew, like=like)
-
-
-def _of_tiles(plot: LivePlot) -> LivePlot:
-    """Return a line plot of one number for each tile."""
-    own = copy.copy(plot)
-    own.xlabel, own._of = plot.xlabel or "tile", "tile"
-    return own
-
-
 def _without_others(partial: Any, present: NDArray[np.bool_]) -> Any:
     """Return results without those that are not present."""
     if isinstance(partial, list):
@@ -533,31 +481,3 @@ def _without_others(partial: Any, present: NDArray[np.bool_]) -> Any:
         mask = np.broadcast_to(~present.reshape(-1, *[1] * (partial.ndim - 1)), partial.shape)
         return np.ma.MaskedArray(np.ma.getdata(partial), mask, copy=False)
     return partial
-
-
-def _as_rows(partial: Mosaic) -> tuple[Any, NDArray[np.bool_]]:
-    """Return the results of tiles as one array, and flags of its complete rows."""
-    whole = partial.image()
-    mask: Any = np.ma.getmaskarray(whole).reshape(len(whole), -1)
-    return whole, ~mask.any(axis=1)
-
-
-def _of_elements(plot: LivePlot, whole: Any = None) -> tuple[LivePlot, Any]:
-    """Return a copy of a plot, for the elements of one result, and their coordinates, if any."""
-    plot = copy.copy(plot)
-    if plot.kind != "line":
-        return plot, None
-    axis, *plot._axes = axes_of(whole) or [ResultAxis("", "", None)]
-    name, unit = described(whole)
-    is_row = getattr(whole, "ndim", 0) > 1 and all(each.values is None for each in plot._axes)
-    plot._of, plot.unit = name or ("row" if is_row else ""), plot.unit or unit
-    plot.xlabel, plot.xunit = plot.xlabel or axis.name or "element", plot.xunit or axis.unit
-    return plot, axis.values
-
-
-def _rows_of(value: Any, plot: LivePlot) -> tuple[Any, NDArray[np.bool_]]:
-    """Return one result as the only row, or its elements as rows, for lines."""
-    rows: Any = [value]
-    if plot.kind == "line" and plot.value is None and parts_of(value) is None and np.ndim(value):
-        rows = np.asarray(unmasked(value))
-    return rows, np.ones(len(rows), np.bool_)

@@ -21,24 +21,11 @@ from matplotlib.patches import Patch, Polygon
 from numpy.typing import NDArray
 
 from nbshare._core.interrupts import uninterrupted
-from nbshare._core.notebook.coordinates import Coordinates, cells_of
-from nbshare._core.notebook.layout import MAX_SIDE, choose_layout, is_to_scale
-from nbshare._core.notebook.live_plot import CannotDrawError, LivePlot
-from nbshare._core.notebook.png import N_MAP_COLOURS
-from nbshare._core.notebook.pointer import Along, Cells
-from nbshare._core.notebook.raster import Picture, Raster, blocks
-from nbshare._core.notebook.reading import Reader, unmasked
-from nbshare._core.notebook.values import (
-    BUDGET_S,
+from nbshare._core.notebook.axes import (
     FRAME,
     GREY,
-    Floats,
-    Painter,
-    as_reals,
     dress,
     points,
-    refusal,
-    remark_on,
     room_of,
     wrapped,
     write_dates,
@@ -46,6 +33,14 @@ from nbshare._core.notebook.values import (
     write_names,
     write_whole,
 )
+from nbshare._core.notebook.coordinates import Coordinates, cells_of
+from nbshare._core.notebook.layout import MAX_SIDE, choose_layout, is_to_scale
+from nbshare._core.notebook.live_plot import CannotDrawError, LivePlot
+from nbshare._core.notebook.png import N_MAP_COLOURS
+from nbshare._core.notebook.pointer import Along, Cells
+from nbshare._core.notebook.raster import Floats, Picture, Raster, blocks
+from nbshare._core.notebook.reading import Reader, as_reals, unmasked
+from nbshare._core.notebook.values import BUDGET_S, Painter, refusal, remark_on
 from nbshare._core.store.cursor import Cursor
 
 _EXTENDS = {  # arrows of a colour bar: whether results lie below it, and above it

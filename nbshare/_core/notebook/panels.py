@@ -15,11 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nbshare._core.messages import cut
+from nbshare._core.notebook.axes import GREY, points, room_of
 from nbshare._core.notebook.charts import MAX_LINES, n_lines
 from nbshare._core.notebook.live_plot import CannotDrawError, LivePlot
 from nbshare._core.notebook.pointer import Cells
 from nbshare._core.notebook.reading import Reader, is_missing, names_of, parts_of
-from nbshare._core.notebook.values import GREY, AnyPainter, Painter, first_of, points, room_of
+from nbshare._core.notebook.values import AnyPainter, Painter, first_of
 
 _MAX_PANELS = 12  # in a figure, as smaller ones would be illegible
 _COLUMNS, _ROWS = 4, 3

@@ -25,10 +25,8 @@ from matplotlib.axis import Axis
 from matplotlib.dates import ConciseDateFormatter, num2date
 from numpy.typing import NDArray
 
-from nbshare._core.notebook.raster import COMBINED, blocks, sizes_of
+from nbshare._core.notebook.raster import COMBINED, Floats, blocks, sizes_of
 from nbshare._core.notebook.reading import names_of
-
-Floats = NDArray[np.float64]
 
 _CHUNK = b"nbVL"  # a private chunk, not to be copied into a changed picture
 _HEADER = 33  # bytes of a PNG before its second chunk

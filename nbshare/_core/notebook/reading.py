@@ -1,6 +1,6 @@
 """Results and items as arrays of numbers or dates, with their names, units and time zones.
 
-Objects of other packages are recognized by their attributes, so no package is imported.
+Objects of other packages are recognized by their attributes, so no such package is imported.
 """
 
 from __future__ import annotations
@@ -15,11 +15,15 @@ from pathlib import PurePath
 from typing import Any, NamedTuple
 
 import numpy as np
+from matplotlib.dates import date2num
 from numpy.typing import NDArray
 
 from nbshare._core.arrays.by_reference import is_masked
 from nbshare._core.notebook.live_plot import NothingYetError
+from nbshare._core.notebook.raster import Floats, extremes
 
+# Units of durations, in seconds.
+DURATIONS = {"d": 86400.0, "h": 3600.0, "min": 60.0, "s": 1.0, "ms": 1e-3, "µs": 1e-6, "ns": 1e-9}
 _MAX_NAMES = 20  # most names of a Series. A longer one is data over an index.
 _MAX_TEXTS = 50  # because more bars or colours could not be told apart
 
@@ -445,3 +449,39 @@ def _is_dated(item: Any) -> bool:
 
 def _is_period(item: Any) -> bool:
     return hasattr(item, "to_timestamp") and hasattr(item, "ordinal")
+
+
+def longest_s(part: NDArray[Any]) -> float:
+    """Return the longest of these durations in seconds, or 0 if they are not durations."""
+    if part.dtype.kind != "m":
+        return 0.0
+    low, high, _ = extremes(as_reals(part))
+    return max(-low, high, 0.0)
+
+
+def unit_of(longest: float) -> str:
+    """Return the unit for durations of up to so many seconds."""
+    units = (unit for unit, seconds in DURATIONS.items() if longest >= seconds)
+    return next(units, "ns") if longest else "s"
+
+
+def name_of(zone: dt.tzinfo | None) -> str:
+    """Return the name of a time zone, such as Asia/Tokyo or UTC+09:00, empty if there is none."""
+    return "" if zone is None else str(zone)
+
+
+def as_floats(part: NDArray[Any]) -> Floats:
+    """Return values as float64: magnitudes of complex numbers, Matplotlib's days for dates."""
+    return np.asarray(as_reals(part), np.float64)
+
+
+def as_reals(part: NDArray[Any]) -> NDArray[Any]:
+    """Return real values: magnitudes of complex numbers, days for dates, seconds for durations."""
+    match part.dtype.kind:
+        case "c":
+            part = np.abs(part)
+        case "M":
+            part = date2num(part)  # type: ignore[no-untyped-call]
+        case "m":
+            part = part / np.timedelta64(1, "s")
+    return part
