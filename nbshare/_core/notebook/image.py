@@ -9,12 +9,10 @@ from __future__ import annotations
 import copy
 import math
 import time
-from collections.abc import Sequence
 from typing import Any
 
-import matplotlib as mpl
 import numpy as np
-from matplotlib.colors import Colormap, ListedColormap, LogNorm, to_rgba_array
+from matplotlib.colors import ListedColormap, LogNorm, to_rgba_array
 from matplotlib.figure import SubFigure
 from matplotlib.image import AxesImage
 from matplotlib.patches import Patch, Polygon
@@ -33,12 +31,19 @@ from nbshare._core.notebook.axes import (
     write_names,
     write_whole,
 )
-from nbshare._core.notebook.coordinates import Coordinates, cells_of
-from nbshare._core.notebook.layout import MAX_SIDE, choose_layout, is_to_scale
-from nbshare._core.notebook.live_plot import CannotDrawError, LivePlot
-from nbshare._core.notebook.png import N_MAP_COLOURS
-from nbshare._core.notebook.pointer import Along, Cells
-from nbshare._core.notebook.raster import Floats, Picture, Raster, blocks
+from nbshare._core.notebook.layout import (
+    MAX_SIDE,
+    EvenImage,
+    Pixels,
+    choose_layout,
+    is_to_scale,
+    scaled,
+    spread,
+)
+from nbshare._core.notebook.live_plot import LivePlot
+from nbshare._core.notebook.png import colour_map
+from nbshare._core.notebook.pointer import Cells
+from nbshare._core.notebook.raster import Floats, Picture, Raster, blocks, opaque, without
 from nbshare._core.notebook.reading import Reader, as_reals, unmasked
 from nbshare._core.notebook.values import BUDGET_S, Painter, refusal, remark_on
 from nbshare._core.store.cursor import Cursor
@@ -56,7 +61,6 @@ _MAP, _DIVERGING_MAP = "viridis", "RdBu_r"
 _LEAST_SIGNED = 0.2  # smallest ratio of the extremes of both signs at which colours diverge
 _DIVERGING = {"PiYG", "PRGn", "BrBG", "PuOr", "RdGy", "RdBu", "RdYlBu", "RdYlGn", "Spectral"}
 _DIVERGING |= {"coolwarm", "bwr", "seismic", "berlin", "managua", "vanimo"}
-_FINE = 740, 1200  # pixels of an image at uneven coordinates, as in the last picture
 # Rows and columns on the screen. Interpolation of more would average extreme values.
 _SCREEN = 370, 600
 _MAX_COMBINED = 2**24  # most pixels of images that are combined first, then reduced to blocks
@@ -92,18 +96,13 @@ class ImagePainter(Painter):
         )
         self._check_categories()
         self._raster = self._new_raster()
-        self._firsts = self._first_values(steps)
-        # The last blocks of the image may stick out of the axes.
-        along = zip((layout.y, layout.x)[-len(steps) :], self._shape, steps, strict=False)
-        sides = [_n_blocks(k, step) * step / k if at.is_even else 1.0 for at, k, step in along]
-        self._extent = _scaled(layout.extent, sides)
+        self._pixels = Pixels(layout, self._n, self._shape, steps)
         self._place_axes()
-        self._sides = self._evenly()
         look: Any = {"norm": LogNorm(1, 10)} if self._is_log and not self._is_coloured else {}
         look["cmap"] = colour_map(plot.cmap or _MAP)
         look["interpolation"] = "nearest" if self._has_peaks or self.categories else None
         self._image = self._add_image(EvenImage, interpolation_stage="data", **look)
-        self._image.sides = self._sides
+        self._image.sides = self._pixels.sides
         # Above the image: pixels that are not finite. Below: a hatch where results are missing.
         self._odd = self._add_image(AxesImage, interpolation="nearest", zorder=0.5)
         on_scale: Any = {"transform": self._image.get_transform(), "zorder": -1}
@@ -118,7 +117,7 @@ class ImagePainter(Painter):
         """Add an image that fills the extent evenly, in the units of the axes' scales."""
         axes: Any = self._axes
         # Resampled, because pixels of the screen would otherwise be samples, not means.
-        look |= {"origin": "upper", "extent": [*self._extent], "resample": True}
+        look |= {"origin": "upper", "extent": [*self._pixels.extent], "resample": True}
         image = kind(axes, **look)
         image.set_data(np.zeros((1, 1) if kind is EvenImage else (1, 1, 4)))
         image.set_transform(axes.transLimits + axes.transAxes)
@@ -167,39 +166,6 @@ class ImagePainter(Painter):
             is_fine = len(layout.y.values) > box.height or len(layout.x.values) > box.width
             has_means = self._has_cells and self._plot.reduction != "last"
             self._are_combined = is_fine or has_means or bool(self._blocks)
-
-    def _first_values(self, steps: Sequence[int]) -> list[NDArray[np.intp]]:
-        """Return the row and the column of the data at which each pixel begins."""
-        layout = self._layout
-        sides = len(layout.y.values), len(layout.x.values)
-        firsts = [np.arange(n, dtype=np.intp) for n in sides]
-        if len(self._shape) == 1:
-            firsts[0] = -(-np.arange(layout.n_cells) * self._n // layout.n_cells)
-        for side, step in zip((1,) if len(self._shape) == 1 else (0, 1), steps, strict=False):
-            firsts[side] = firsts[side][::step]
-        return firsts
-
-    def _evenly(self) -> list[NDArray[np.intp] | None]:
-        """Return which rows and columns the image draws at equal distances, None for each once.
-
-        Matplotlib averages along both sides if one side has many rows or columns. Those of the
-        other side are repeated if they are few or of unequal widths, so that they are not averaged
-        too.
-        """
-        layout = self._layout
-        sides = list(zip((layout.y, layout.x), self._firsts, _FINE, strict=True))
-        counts = [len(first) for first in self._firsts]
-        are_fine = [6 * k >= fine for k, fine in zip(counts, _FINE, strict=True)]
-        if not any(are_fine) and layout.x.is_even and layout.y.is_even:
-            return [None, None]
-        return [
-            cells_of(np.append(places.edges[:-1][first], places.edges[-1]), fine)
-            if not places.is_even
-            else None
-            if is_fine
-            else np.arange(k).repeat(fine // k // 2)
-            for (places, first, fine), k, is_fine in zip(sides, counts, are_fine, strict=True)
-        ]
 
     @property
     def ratio(self) -> float | None:
@@ -272,8 +238,8 @@ class ImagePainter(Painter):
         y = layout.y.title(plot.ylabel, plot.yunit)
         table = Cells(
             self._axes,
-            self._pixels_along(1, layout.x, x),
-            self._pixels_along(0, layout.y, y),
+            self._pixels.along(1, x),
+            self._pixels.along(0, y),
             pixels,
             [self._value_name],
             [],
@@ -283,15 +249,6 @@ class ImagePainter(Painter):
             **self._kind_of_values,
         )
         return [table]
-
-    def _pixels_along(self, side: int, places: Coordinates, label: str) -> Along:
-        """Return the places and coordinates of the pixels of one side."""
-        firsts, (_, right, bottom, _) = self._firsts[side], self._extent
-        edges = np.linspace(places.ends[0], right if side else bottom, len(firsts) + 1)
-        if not places.is_even:
-            edges = np.append(places.edges[:-1][firsts], places.edges[-1])
-        lasts = np.append(firsts[1:], len(places.values)) - 1
-        return places.along(edges, firsts, lasts, label)
 
     def _draw_key(self, names: list[str]) -> None:
         """Draw the key of the pixels that are not finite."""
@@ -414,35 +371,14 @@ class ImagePainter(Painter):
         self._odd.set_visible(bool(names))
         odd = np.select(kinds, (1, 2, 3))
         if names:
-            places = spread(odd, self._sides)
+            places = spread(odd, self._pixels.sides)
             steps = [math.ceil(k / side) for k, side in zip(places.shape, _SCREEN, strict=True)]
             seen = blocks(np.maximum, places, steps, 0)  # so that a single odd pixel is visible
             sides = np.multiply(seen.shape, steps) / places.shape
-            self._odd.set_extent(_scaled(self._extent, sides.tolist()))
+            self._odd.set_extent(scaled(self._pixels.extent, sides.tolist()))
             colours = np.concatenate([np.zeros((1, 4)), to_rgba_array([*_ODD.values()])])
             self._odd.set_data(colours[seen])
         return odd > 0
-
-
-class EvenImage(AxesImage):
-    """An image whose rows and columns are drawn at equal distances, some of them repeated.
-
-    Attributes
-    ----------
-    sides
-        The rows and columns to draw, None for all.
-    """
-
-    _A: Any
-    sides: Sequence[NDArray[np.intp] | None] = (None, None)
-
-    def make_image(self, *args: Any, **options: Any) -> Any:
-        """Return the pixels to draw."""
-        own, self._A = self._A, spread(self._A, self.sides)
-        try:
-            return super().make_image(*args, **options)
-        finally:
-            self._A = own
 
 
 class MosaicPainter(ImagePainter):
@@ -481,66 +417,3 @@ class MosaicPainter(ImagePainter):
                 self.cursor.take(i)
             if time.monotonic() >= until:
                 break
-
-
-def spread(pixels: NDArray[Any], sides: Sequence[NDArray[np.intp] | None]) -> NDArray[Any]:
-    """Return the given rows and columns of pixels, which may repeat. None stands for all."""
-    rows, columns = sides
-    pixels = pixels if rows is None else pixels[rows]
-    return pixels if columns is None else pixels[:, columns]
-
-
-def without(is_odd: NDArray[np.bool_], pixels: Floats) -> Floats:
-    """Replace odd pixels with neighbours in the same row. The odd ones are drawn above them.
-
-    Otherwise interpolation would fade out around odd pixels, or would have to be switched off.
-    """
-    if not is_odd.any():
-        return pixels
-    columns = np.arange(pixels.shape[1])
-    before = np.maximum.accumulate(np.where(is_odd, -1, columns), axis=1)
-    after = np.where(is_odd, len(columns), columns)[:, ::-1]
-    after = np.minimum.accumulate(after, axis=1)[:, ::-1]
-    taken = np.where(before >= 0, before, np.minimum(after, len(columns) - 1))
-    filled: Floats = pixels[np.arange(len(pixels))[:, np.newaxis], taken]
-    if (rest := ~np.isfinite(filled) & _like(is_odd, filled)).any():  # rows without any other
-        finite = filled[np.isfinite(filled)]
-        filled[rest] = finite.mean() if finite.size else 0
-    return filled
-
-
-def opaque(pixels: Floats, is_there: NDArray[np.bool_]) -> NDArray[Any]:
-    """Return colours that are transparent where there is no result."""
-    colours = np.clip(np.where(is_there, pixels, 0), 0, 1)
-    alpha = colours[..., 3] if colours.shape[2] == 4 else 1.0
-    return np.dstack([colours[..., :3], is_there.all(axis=2) * alpha])
-
-
-def colour_map(name: str | Colormap) -> Colormap:
-    """Return a colour map that fits into a palette, with the 8-bit colours of a file.
-
-    An image and its colour bar therefore have the same colours.
-    """
-    try:
-        whole = mpl.colormaps[name] if isinstance(name, str) else name
-    except KeyError as error:
-        raise CannotDrawError(f"LivePlot(cmap={name!r}): {error.args[0]}") from None
-    colours = whole((np.arange(N_MAP_COLOURS) + 0.5) / N_MAP_COLOURS)
-    return ListedColormap(np.round(colours * 255) / 255).with_extremes(bad="none")
-
-
-def _like(flags: NDArray[np.bool_], pixels: Floats) -> NDArray[np.bool_]:
-    return flags.reshape(*flags.shape, *[1] * (pixels.ndim - flags.ndim))
-
-
-def _n_blocks(size: int, step: int) -> int:
-    return -(-size // step)
-
-
-def _scaled(
-    extent: tuple[float, float, float, float], sides: Sequence[float]
-) -> tuple[float, float, float, float]:
-    """Return an extent of scaled height and width, with the same upper left corner."""
-    left, right, bottom, top = extent
-    tall, wide = sides if len(sides) == 2 else (1.0, *sides, 1.0)[:2]
-    return left, left + (right - left) * wide, top + (bottom - top) * tall, top

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
+from matplotlib.image import AxesImage
+from numpy.typing import NDArray
 
 from nbshare._core.notebook.coordinates import (
     Coordinates,
+    cells_of,
     index,
     of_items,
     of_result,
@@ -17,11 +21,13 @@ from nbshare._core.notebook.coordinates import (
     of_users,
 )
 from nbshare._core.notebook.live_plot import CannotDrawError, LivePlot
+from nbshare._core.notebook.pointer import Along
 from nbshare._core.notebook.reading import Reader
 
 MAX_SIDE = 1024  # pixels per side, because a screen shows no more
 _MAX_SCALARS = 2**16
 _MOST_IN_ROW = 50  # most items with names that are drawn in one row
+_FINE = 740, 1200  # pixels of an image at uneven coordinates, as in the last picture
 # Ratios of the sides, by whether units are the same. A longer image is a strip and fills its place.
 _MAX_RATIOS = {True: 4, False: 2}
 
@@ -148,3 +154,108 @@ def _aspect(plot: LivePlot, x: Coordinates, y: Coordinates) -> float | Literal["
 def is_to_scale(plot: LivePlot) -> bool:
     """Whether the axes have the same unit."""
     return plot.x is not None and plot.y is not None and plot.xunit == plot.yunit != ""
+
+
+class Pixels:
+    """The rows and columns of an image, whose pixels show blocks of the places of a layout.
+
+    Parameters
+    ----------
+    layout
+        The layout of the results.
+    n, shape
+        Number of results, and shape of each.
+    steps
+        Sides of the blocks, along the first axes of a result.
+
+    Attributes
+    ----------
+    extent
+        Edges of the image on the scales of the axes. The last blocks may stick out of the axes.
+    sides
+        The rows and columns that are drawn at equal distances, None for each once.
+    """
+
+    def __init__(
+        self, layout: ImageLayout, n: int, shape: tuple[int, ...], steps: Sequence[int]
+    ) -> None:
+        self._layout = layout
+        along = zip((layout.y, layout.x)[-len(steps) :], shape, steps, strict=False)
+        blocks = [-(-k // step) * step / k if at.is_even else 1.0 for at, k, step in along]
+        self.extent = scaled(layout.extent, blocks)
+        # The row and the column of the data at which each pixel begins.
+        self._firsts = [np.arange(len(at.values)) for at in (layout.y, layout.x)]
+        if len(shape) == 1:
+            self._firsts[0] = -(-np.arange(layout.n_cells) * n // layout.n_cells)
+        for side, step in zip((1,) if len(shape) == 1 else (0, 1), steps, strict=False):
+            self._firsts[side] = self._firsts[side][::step]
+        self.sides = self._evenly()
+
+    def _evenly(self) -> list[NDArray[np.intp] | None]:
+        """Return which rows and columns the image draws at equal distances, None for each once.
+
+        Matplotlib averages along both sides if one side has many rows or columns. Those of the
+        other side are repeated if they are few or of unequal widths, so that they are not averaged
+        too.
+        """
+        layout = self._layout
+        sides = list(zip((layout.y, layout.x), self._firsts, _FINE, strict=True))
+        counts = [len(first) for first in self._firsts]
+        are_fine = [6 * k >= fine for k, fine in zip(counts, _FINE, strict=True)]
+        if not any(are_fine) and layout.x.is_even and layout.y.is_even:
+            return [None, None]
+        return [
+            cells_of(np.append(places.edges[:-1][first], places.edges[-1]), fine)
+            if not places.is_even
+            else None
+            if is_fine
+            else np.arange(k).repeat(fine // k // 2)
+            for (places, first, fine), k, is_fine in zip(sides, counts, are_fine, strict=True)
+        ]
+
+    def along(self, side: int, label: str) -> Along:
+        """Return the places and coordinates of the pixels along the rows (0) or columns (1)."""
+        places = (self._layout.y, self._layout.x)[side]
+        firsts, (_, right, bottom, _) = self._firsts[side], self.extent
+        edges = np.linspace(places.ends[0], right if side else bottom, len(firsts) + 1)
+        if not places.is_even:
+            edges = np.append(places.edges[:-1][firsts], places.edges[-1])
+        lasts = np.append(firsts[1:], len(places.values)) - 1
+        return places.along(edges, firsts, lasts, label)
+
+
+class EvenImage(AxesImage):
+    """An image whose rows and columns are drawn at equal distances, some of them repeated.
+
+    Attributes
+    ----------
+    sides
+        The rows and columns to draw, None for all.
+    """
+
+    _A: Any
+    sides: Sequence[NDArray[np.intp] | None] = (None, None)
+
+    def make_image(self, *args: Any, **options: Any) -> Any:
+        """Return the pixels to draw."""
+        own, self._A = self._A, spread(self._A, self.sides)
+        try:
+            return super().make_image(*args, **options)
+        finally:
+            self._A = own
+
+
+def spread(pixels: NDArray[Any], sides: Sequence[NDArray[np.intp] | None]) -> NDArray[Any]:
+    """Return the given rows and columns of pixels, which may repeat. None stands for all."""
+    rows, columns = sides
+    pixels = pixels if rows is None else pixels[rows]
+    return pixels if columns is None else pixels[:, columns]
+
+
+def scaled(
+    extent: tuple[float, float, float, float], sides: Sequence[float]
+) -> tuple[float, float, float, float]:
+    """Return an extent of scaled height and width, with the same upper left corner."""
+    left, right, bottom, top = extent
+    tall, wide = sides if len(sides) == 2 else (1.0, *sides, 1.0)[:2]
+    return left, left + (right - left) * wide, top + (bottom - top) * tall, top

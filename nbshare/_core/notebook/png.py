@@ -1,4 +1,4 @@
-"""Pictures as PNG files of moderate size."""
+"""Pictures as PNG files of moderate size, and colour maps that fit into their palettes."""
 
 from __future__ import annotations
 
@@ -6,13 +6,17 @@ import io
 from collections.abc import Callable
 from typing import Any
 
+import matplotlib as mpl
 import numpy as np
+from matplotlib.colors import Colormap, ListedColormap
 from numpy.typing import NDArray
 from PIL import Image
 
+from nbshare._core.notebook.live_plot import CannotDrawError
+
 MAX_BYTES = 600_000  # limit of a file
 # Sizes of a palette: the colours of a map, which an image and its colour bar share, and all.
-N_MAP_COLOURS = 192
+_N_MAP_COLOURS = 192
 _N_OPAQUE, _N_ALL = 224, 256
 # Median cut is for pictures with more colours, or whose frequent colours cover fewer of the pixels.
 _MOST, _LEAST_SHARE = 4096, 0.98
@@ -95,3 +99,16 @@ def _quantized(
 def _filled(palette: NDArray[Any], n: int) -> NDArray[np.uint8]:
     """Pad a palette to n colours."""
     return np.pad(palette, ((0, n - len(palette)), (0, 0))).astype(np.uint8)
+
+
+def colour_map(name: str | Colormap) -> Colormap:
+    """Return a colour map that fits into a palette, with the 8-bit colours of a file.
+
+    An image and its colour bar therefore have the same colours.
+    """
+    try:
+        whole = mpl.colormaps[name] if isinstance(name, str) else name
+    except KeyError as error:
+        raise CannotDrawError(f"LivePlot(cmap={name!r}): {error.args[0]}") from None
+    colours = whole((np.arange(_N_MAP_COLOURS) + 0.5) / _N_MAP_COLOURS)
+    return ListedColormap(np.round(colours * 255) / 255).with_extremes(bad="none")

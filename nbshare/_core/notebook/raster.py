@@ -312,3 +312,33 @@ def extremes(values: NDArray[Any]) -> tuple[float, float, bool]:
         finite = values[np.isfinite(values)]
         low, high = finite.min(initial=np.inf), finite.max(initial=-np.inf)
     return float(low), float(high), has_nan
+
+
+def without(is_odd: NDArray[np.bool_], pixels: Floats) -> Floats:
+    """Replace odd pixels with neighbours in the same row. The odd ones are drawn above them.
+
+    Otherwise interpolation would fade out around odd pixels, or would have to be switched off.
+    """
+    if not is_odd.any():
+        return pixels
+    columns = np.arange(pixels.shape[1])
+    before = np.maximum.accumulate(np.where(is_odd, -1, columns), axis=1)
+    after = np.where(is_odd, len(columns), columns)[:, ::-1]
+    after = np.minimum.accumulate(after, axis=1)[:, ::-1]
+    taken = np.where(before >= 0, before, np.minimum(after, len(columns) - 1))
+    filled: Floats = pixels[np.arange(len(pixels))[:, np.newaxis], taken]
+    if (rest := ~np.isfinite(filled) & _like(is_odd, filled)).any():  # rows without any other
+        finite = filled[np.isfinite(filled)]
+        filled[rest] = finite.mean() if finite.size else 0
+    return filled
+
+
+def opaque(pixels: Floats, is_there: NDArray[np.bool_]) -> NDArray[Any]:
+    """Return colours that are transparent where there is no result."""
+    colours = np.clip(np.where(is_there, pixels, 0), 0, 1)
+    alpha = colours[..., 3] if colours.shape[2] == 4 else 1.0
+    return np.dstack([colours[..., :3], is_there.all(axis=2) * alpha])
+
+
+def _like(flags: NDArray[np.bool_], pixels: Floats) -> NDArray[np.bool_]:
+    return flags.reshape(*flags.shape, *[1] * (pixels.ndim - flags.ndim))
