@@ -25,7 +25,7 @@ from matplotlib.axis import Axis
 from matplotlib.dates import ConciseDateFormatter, num2date
 from numpy.typing import NDArray
 
-from nbshare._core.notebook.raster import COMBINED, Floats, blocks, sizes_of
+from nbshare._core.notebook.raster import Floats, blocks, seen_from_afar
 from nbshare._core.notebook.reading import names_of
 
 _CHUNK = b"nbVL"  # a private chunk, not to be copied into a changed picture
@@ -121,26 +121,13 @@ class Cells:
             is_there = None if self.is_there is None else self.is_there[some]
             note = f"one of {steps[0]} × {steps[1]} pixels"
             return replace(self, x=x, y=y, values=self.values[some], is_there=is_there, note=note)
-        how = self.how if self.how in ("min", "max") else "mean"
-        ufunc, neutral = COMBINED[how]
-        is_nan = np.isnan(self.values)
-        values = blocks(ufunc, np.where(is_nan, neutral, self.values), steps, neutral)
-        n = sizes_of(self.values.shape[:2], steps)
-        n = n.reshape(*n.shape, *[1] * (values.ndim - 2))
-        n_valid = n - blocks(np.add, is_nan, steps, 0, dtype=np.int64)
-        if how == "mean":
-            values = values / np.maximum(n_valid, 1)
+        values, _ = seen_from_afar(self.how, self.values, steps)
         is_there = self.is_there
         if is_there is not None:
             is_there = blocks(np.logical_or, is_there, steps, False)
-        return replace(
-            self,
-            x=x,
-            y=y,
-            values=np.where(n_valid > 0, values, np.nan),
-            is_there=is_there,
-            note=f"{how} of {steps[0]} × {steps[1]} pixels",
-        )
+        how = self.how if self.how in ("min", "max") else "mean"
+        note = f"{how} of {steps[0]} × {steps[1]} pixels"
+        return replace(self, x=x, y=y, values=values, is_there=is_there, note=note)
 
 
 def _coarser(along: Along, step: int) -> Along:

@@ -155,27 +155,12 @@ class Raster:
             values = np.where(n_valid > 0, values, np.nan)
         low, high = extremes(values)[:2] if is_combined else (self._low, self._high)
         if any(step > 1 for step in steps):
-            values, n_others = self._seen_from_afar(values, steps)
+            values, n_others = seen_from_afar(self._how, values, steps, axis=1)
             if not is_there.all():
                 is_there = np.broadcast_to(is_there, self._values.shape)
                 is_there = blocks(np.logical_or, is_there, steps, False, axis=1)
             n_left_out += n_others
         return Picture(values, low, high, np.broadcast_to(is_there, values.shape), n_left_out)
-
-    def _seen_from_afar(self, values: Floats, steps: Sequence[int]) -> tuple[Floats, int]:
-        """Return blocks of an image, and the number of NaN in blocks that show other values."""
-        sizes = sizes_of(values.shape[1:], steps)
-        if not np.isnan(values.min()):
-            seen = blocks(self._ufunc, values, steps, self._neutral, axis=1)
-            return (seen / sizes if self._ufunc is np.add else seen), 0
-        is_nan = np.isnan(values)
-        filled = np.where(is_nan, self._neutral, values)
-        seen = blocks(self._ufunc, filled, steps, self._neutral, axis=1)
-        n_nan = blocks(np.add, is_nan, steps, 0, axis=1, dtype=np.int64)
-        n_valid = sizes - n_nan
-        if self._ufunc is np.add:
-            seen = seen / np.maximum(n_valid, 1)
-        return np.where(n_valid > 0, seen, np.nan), int(n_nan[n_valid > 0].sum())
 
     def _split(self, rows: NDArray[Any]) -> tuple[NDArray[np.bool_] | None, NDArray[Any]]:
         """Return a mask of NaN, or None without NaN, and the values with NaN replaced.
@@ -257,6 +242,28 @@ def blocks(
         if step > 1:
             values = _along(ufunc, values, k, step, phase, neutral, dtype)
     return values
+
+
+def seen_from_afar(
+    how: str, values: Floats, steps: Sequence[int], axis: int = 0
+) -> tuple[Floats, int]:
+    """Return blocks of pixels, and the number of NaN in blocks that show other values.
+
+    The sums of a reduction become means.
+    """
+    ufunc, neutral = COMBINED[how]
+    sizes = sizes_of(values.shape[axis:], steps)
+    if not np.isnan(values.min()):
+        seen = blocks(ufunc, values, steps, neutral, axis=axis)
+        return (seen / sizes if ufunc is np.add else seen), 0
+    is_nan = np.isnan(values)
+    filled = np.where(is_nan, neutral, values)
+    seen = blocks(ufunc, filled, steps, neutral, axis=axis)
+    n_nan = blocks(np.add, is_nan, steps, 0, axis=axis, dtype=np.int64)
+    n_valid = sizes - n_nan
+    if ufunc is np.add:
+        seen = seen / np.maximum(n_valid, 1)
+    return np.where(n_valid > 0, seen, np.nan), int(n_nan[n_valid > 0].sum())
 
 
 def _along(
