@@ -75,8 +75,8 @@ class LinePainter(Painter):
     _hue: tuple[str, NDArray[Any]] | None = None  # an axis of a grid, a line for each value
     _key: tuple[list[str], str] | None = None  # names of the lines, and the title of them
 
-    def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
         axes, plot = self._axes, self._plot
         names = [*self._reader.names]
         width = n_lines(self._shape, names)
@@ -390,8 +390,8 @@ def thinned(x: Floats, y: Floats) -> tuple[Floats, Floats]:
 class HistPainter(Painter):
     """Draws a histogram of the values so far."""
 
-    def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
         axes, n_elements = self._axes, self._n_elements
         self._n_each = min(n_elements, max(1, _MAX_VALUES // self._n))
         self._numbers = np.empty((self._n, self._n_each))

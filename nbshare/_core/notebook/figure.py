@@ -12,11 +12,11 @@ import logging
 import math
 import textwrap
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import matplotlib as mpl
 import matplotlib.style
@@ -31,15 +31,13 @@ from nbshare._core.jobs.job import Job
 from nbshare._core.notebook.axes import FRAME, GREY, TICKS, points
 from nbshare._core.notebook.charts import TrendPainter, is_trend
 from nbshare._core.notebook.environment import Bundle, is_static
-from nbshare._core.notebook.image import MosaicPainter
 from nbshare._core.notebook.live_plot import LivePlot, as_plots
 from nbshare._core.notebook.painters import (
     FunctionPainter,
-    TilesPainter,
-    as_rows,
     of_elements,
     painter_of,
     rows_of,
+    rows_of_one,
 )
 from nbshare._core.notebook.png import MAX_BYTES, encode, encode_moderately
 from nbshare._core.notebook.pointer import Cells, chunk_of, with_chunk
@@ -57,6 +55,8 @@ _MOST_LARGER = 1.5  # how much higher these are for larger letters
 _IMAGE, _AROUND, _LEAST_WIDTH = 370, 160, 440
 _MARGIN = 0.08  # inches
 _TITLE_CHARACTER, _LEAST_TITLE = 7.5, 20  # approximate pixels, and fewest characters in a line
+
+T = TypeVar("T")
 
 _FONT_LOG = logging.getLogger("matplotlib.font_manager")
 
@@ -115,16 +115,15 @@ class LiveFigure:
     def __init__(self, job: Job, plot: Any, *, in_users_style: bool = False) -> None:
         self._job = job
         self._plots = as_plots(plot)
-        self._is_users = any(each._is_drawn_by_user for each in self._plots)
+        is_users = any(each._is_drawn_by_user for each in self._plots)
         now, default = mpl.rcParams, mpl.rcParamsDefault
-        self._is_styled = not self._is_users or all(now[k] == default[k] for k in _STYLE)
+        self._is_styled = not is_users or all(now[k] == default[k] for k in _STYLE)
         # The user's fonts are kept, because others may lack letters of a language.
         fonts = {k: now[k] for k in now if k.startswith("font.")}
         fonts["font.size"] = points(10)
-        look = _STYLE if self._is_users else ["default", fonts]
+        look = _STYLE if is_users else ["default", fonts]
         self._style: Any = look if self._is_styled and not in_users_style else None
-        self._n = 0
-        self._dtype: Any = None
+        self._form: Any = None  # of the results that the axes are for
         self._painters: list[AnyPainter] = []
         self._trend: list[tuple[int, Any]] = []  # number of items and the result of them
         self._n_soon: float = 0
@@ -135,7 +134,9 @@ class LiveFigure:
         self._only: NDArray[np.bool_] | None = None
         self._good: NDArray[np.bool_] | None = None
 
-    def frame(self, *, final: bool, n_soon: float = 0) -> Frame | None:
+    def frame(
+        self, *, final: bool, n_soon: float = 0, only: NDArray[np.bool_] | None = None
+    ) -> Frame | None:
         """Draw the current state. Return None if there is no result yet.
 
         Parameters
@@ -145,16 +146,9 @@ class LiveFigure:
         n_soon
             Expected number of results before the next frame. If this frame shows far fewer, its
             title says how many.
+        only
+            Flags of the results to show. Default: all.
         """
-        return self._frame(final=final, n_soon=n_soon)
-
-    def last_good_frame(self) -> Frame | None:
-        """Draw the last state that could be drawn again, with its number of results."""
-        return None if self._good is None else self._frame(final=True, only=self._good)
-
-    def _frame(
-        self, *, final: bool, n_soon: float = 0, only: NDArray[np.bool_] | None = None
-    ) -> Frame | None:
         self._n_soon, self._only = n_soon, only
         try:
             with self._styled():
@@ -163,15 +157,22 @@ class LiveFigure:
                     return None
                 self._lay_out(final=final)
                 values = b"" if is_static() else chunk_of(self._cells(), final=final)
-                png = self._final_png(len(values)) if final else encode(self._pixels(_DPI), 1)
+                if final:  # sharp, with fewer colours or pixels if its file would be large
+                    png = encode_moderately(self._pixels, _FINAL_DPI, MAX_BYTES - len(values))
+                else:
+                    png = encode(self._pixels(_DPI), 1)
         except BaseException:
             # An interrupt or an error leaves the figure unfinished, so the next frame begins with a
             # new one.
-            self._n = 0
+            self._form = None
             raise
         self._good = self._drawn
         width, height = (self.figure.get_size_inches() * _DPI).round().astype(int).tolist()
         return Frame(with_chunk(png, values), (width, height), *painted)
+
+    def last_good_frame(self) -> Frame | None:
+        """Draw the last state that could be drawn again, with its number of results."""
+        return None if self._good is None else self.frame(final=True, only=self._good)
 
     def _cells(self) -> list[Cells]:
         """Return the values of nbshare's own plots, for the pointer on a page."""
@@ -218,32 +219,30 @@ class LiveFigure:
         if partial is None or not present.any():
             return None
         self._drawn = present
-        dtype = getattr(partial, "dtype", None)
-        # Build axes the first time, for more items of a generator, and for results of another type.
-        if (self._n, self._dtype) != (present.size, dtype):
-            self._n, self._dtype = present.size, dtype
-            self._build(partial, present)
-        try:
-            shown = self._painted_all(partial, present, final)
-        except OtherKindError:  # such as complex numbers after real ones
-            self._build(partial, present, is_anew=True)
-            shown = self._painted_all(partial, present, final)
+        form = present.size, getattr(partial, "dtype", None)
+        shown = self._paint_in(form, partial, present, lambda: self._shown(partial, present, final))
         if final and (self._job.state != "done" or self._job._is_enough):
             for painter in self._painters:
                 painter.show_done()
         n_shown = min(n for n, _ in shown)
-        of = f"{n_shown} of {self._n}" if self._job.n_items is not None else str(n_shown)
+        of = f"{n_shown} of {present.size}" if self._job.n_items is not None else str(n_shown)
         what = shown[0][1] if len(shown) == 1 else "{}"
         if len(shown) > 1:
             for painter, (_, each) in zip(self._painters, shown, strict=True):
                 painter.say(each.partition("{}")[2].lstrip(", "))
-        name = (len(shown) == 1 and self._plots[0].title) or self._job.label.replace("_", " ")
+        name = self._heading
         said = ": ".join(filter(None, [name, what.format(of)]))
         # During the run, only the progress display shows a count, unless the plot is far behind.
-        is_part = final and self._job.n_items is not None and n_shown < self._n
+        is_part = final and self._job.n_items is not None and n_shown < present.size
         is_part |= not final and n_shown < (1 - _MOST_LATE) * self._n_soon
         self._write_title(said if is_part else (name + what.partition("{}")[2]).lstrip(", "))
         return said, bool(n_shown == n_present)
+
+    @property
+    def _heading(self) -> str:
+        """The title of the only plot, or the name of the run."""
+        title = self._plots[0].title if len(self._plots) == 1 else ""
+        return title or self._job.label.replace("_", " ")
 
     def note(self) -> Any:
         """Return the result of ``reduce=`` so far. Record it if it is drawn against the items."""
@@ -259,24 +258,41 @@ class LiveFigure:
         if (value := self.note()) is None:
             return None
         self._paint_result(value, None, final=final)
-        name = (len(self._plots) == 1 and self._plots[0].title) or self._job.label.replace("_", " ")
-        self._write_title(name)
-        return name, True
+        self._write_title(self._heading)
+        return self._heading, True
 
     def _paint_result(
         self, result: Any, limits: tuple[float, float] | None, *, final: bool
     ) -> None:
         """Update the axes with one result, on scales with these limits. Lay out if it is needed."""
-        form = np.shape(result) if parts_of(result) is None else ()
-        kind = form, getattr(result, "dtype", type(result))
-        if (self._n, self._dtype) != (1, kind):
-            self._n, self._dtype = 1, kind
-            self._build(result, np.ones(1, np.bool_), is_anew=True)
+        shape = np.shape(result) if parts_of(result) is None else ()
+        form, present = (shape, getattr(result, "dtype", type(result))), np.ones(1, np.bool_)
+        self._paint_in(
+            form,
+            result,
+            present,
+            lambda: self._update_all(result, limits, final=final),
+            is_anew=True,
+        )
+
+    def _paint_in(
+        self,
+        form: Any,
+        results: Any,
+        present: NDArray[np.bool_],
+        paint: Callable[[], T],
+        *,
+        is_anew: bool = False,
+    ) -> T:
+        """Paint results, in new axes the first time, for another form, or for another kind."""
+        if self._form != form:
+            self._form = form
+            self._build(results, present, is_anew=is_anew)
         try:
-            self._update_all(result, limits, final=final)
-        except OtherKindError:  # longer durations
-            self._build(result, np.ones(1, np.bool_), is_anew=True)
-            self._update_all(result, limits, final=final)
+            return paint()
+        except OtherKindError:  # such as complex numbers after real ones, or longer durations
+            self._build(results, present, is_anew=True)
+            return paint()
 
     def _update_all(self, result: Any, limits: tuple[float, float] | None, *, final: bool) -> None:
         for painter, plot in zip(self._painters, self._plots, strict=True):
@@ -286,22 +302,23 @@ class LiveFigure:
                 painter.paint(result, np.ones(1, np.bool_), final=final)
             else:
                 painter.begin_anew(limits)
-                painter.paint(*rows_of(result, plot), final=final)
+                painter.paint(*rows_of_one(result, plot), final=final)
 
-    def _painted_all(
+    def _shown(
         self, partial: Any, present: NDArray[np.bool_], final: bool
     ) -> list[tuple[int, str]]:
-        return [self._painted(painter, partial, present, final) for painter in self._painters]
+        """Update all plots. Return the number of results that each shows, and a text with ``{}``.
 
-    def _painted(
-        self, painter: AnyPainter, partial: Any, present: NDArray[np.bool_], final: bool
-    ) -> tuple[int, str]:
-        """Update one plot. Return the number of results shown, and a text with ``{}`` for it."""
-        if not isinstance(partial, Mosaic) or isinstance(painter, MosaicPainter | TilesPainter):
-            return painter.paint(partial, present, final=final)
-        whole, rows = as_rows(partial)
-        n, text = painter.paint(whole, rows, final=final)
-        return (int(present.sum()) if n == rows.sum() else 0), text
+        The number is for the braces.
+        """
+        shown = []
+        for painter, plot in zip(self._painters, self._plots, strict=True):
+            rows, there = rows_of(plot, partial, present)
+            n, text = painter.paint(rows, there, final=final)
+            if there is not present:  # rows of the whole array, which show all tiles or none
+                n = int(present.sum()) * int(n == there.sum())
+            shown.append((n, text))
+        return shown
 
     def _build(self, partial: Any, present: NDArray[np.bool_], *, is_anew: bool = False) -> None:
         inputs, plots = self._job._inputs, self._plots
@@ -365,11 +382,10 @@ class LiveFigure:
         if self._job._is_reduced:
             if plot.kind == "line" and is_trend(plot, partial):
                 values = [value for _, value in self._trend]
-                there = np.ones(len(values), np.bool_)
-                like = first_of(plot, values, there, is_anew=True)
-                return TrendPainter(figure.add_subplot(), plot, None, values, there, like=like)
+                like = first_of(plot, values, np.ones(len(values), np.bool_), is_anew=True)
+                return TrendPainter(figure.add_subplot(), plot, None, len(values), like)
             plot, inputs = of_elements(plot, partial)
-            partial, present = rows_of(partial, plot)
+            partial, present = rows_of_one(partial, plot)
         return painter_of(figure, plot, inputs, partial, present, is_anew=is_anew)
 
     def _write_title(self, title: str) -> None:
@@ -414,13 +430,6 @@ class LiveFigure:
         margin = margins * _MARGIN
         self.figure.set_layout_engine(name, w_pad=margin, h_pad=margin)
         self.figure.get_layout_engine().execute(self.figure)  # type: ignore[union-attr]
-
-    def _final_png(self, n_values: int) -> bytes:
-        """Draw the last frame sharply, with fewer colours or pixels if its file would be large.
-
-        The file must also have room for the values.
-        """
-        return encode_moderately(self._pixels, _FINAL_DPI, MAX_BYTES - n_values)
 
     def _pixels(self, dpi: int) -> Image.Image:
         self.figure.set_dpi(dpi)

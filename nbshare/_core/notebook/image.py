@@ -75,8 +75,8 @@ class ImagePainter(Painter):
     _is_signed = False
     _shown: tuple[Floats, NDArray[np.bool_]]  # pixels, and which of them have a result
 
-    def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
         axes, plot = self._axes, self._plot
         self._layout = layout = choose_layout(
             self._n, self._shape, plot, self._inputs, self._reader
@@ -395,8 +395,7 @@ class MosaicPainter(ImagePainter):
         shape = 1, *whole, *tile.shape[len(whole) :]
         first = np.broadcast_to(np.zeros((), tile.dtype), shape)
         # Laid out as one result, the whole.
-        one = np.ones(1, np.bool_)
-        super().__init__(axes, plot, inputs, partial, one, like=(first, Reader(plot.value)))
+        super().__init__(axes, plot, inputs, 1, (first, Reader(plot.value)))
         self.cursor = Cursor(len(present))
 
     @staticmethod

@@ -15,15 +15,19 @@ from numpy.typing import NDArray
 
 from nbshare._core.engine.results import MISSING
 from nbshare._core.notebook.axes import GREY, dress, named
-from nbshare._core.notebook.charts import HistPainter, LinePainter
 from nbshare._core.notebook.image import ImagePainter, MosaicPainter
 from nbshare._core.notebook.live_plot import CannotDrawError, LivePlot
-from nbshare._core.notebook.panels import PanelsPainter, panels_of
-from nbshare._core.notebook.reading import ResultAxis, axes_of, described, parts_of, unmasked
+from nbshare._core.notebook.panels import PAINTERS, PanelsPainter, panels_of
+from nbshare._core.notebook.reading import (
+    Reader,
+    ResultAxis,
+    axes_of,
+    described,
+    parts_of,
+    unmasked,
+)
 from nbshare._core.notebook.values import AnyPainter, first_of
 from nbshare._core.shapes.tiles import Mosaic, Tiles
-
-_PAINTERS = {"line": LinePainter, "hist": HistPainter, "image": ImagePainter}
 
 
 class FunctionPainter(AnyPainter):
@@ -96,15 +100,6 @@ def _all_axes(made: Any) -> list[Axes]:
     return axes
 
 
-class TilesPainter(LinePainter):
-    """Draws one number for each tile."""
-
-    def paint(self, partial: Any, present: NDArray[np.bool_], *, final: bool) -> tuple[int, str]:
-        """Update the axes. Return the number of results shown, and a text with ``{}`` for it."""
-        tiles = [partial[i] for i in range(len(partial))]
-        return super().paint(tiles, present, final=final)
-
-
 def painter_of(
     figure: Any,
     plot: LivePlot,
@@ -115,18 +110,15 @@ def painter_of(
     is_anew: bool,
 ) -> AnyPainter:
     """Return the painter of a plot of one of nbshare's kinds."""
-    kind: Any = _PAINTERS[str(plot.kind)]
+    kind = PAINTERS[plot.kind]
+    like: tuple[NDArray[Any], Reader] | None
     if isinstance(partial, Mosaic):
         if kind is ImagePainter:
             return MosaicPainter(figure.add_subplot(), plot, inputs, partial, present)
-        if kind is LinePainter and len(partial.layout.whole) > 1:
-            tiles = [partial[i] for i in range(len(partial))]
-            first = first_of(plot, tiles, present, is_anew=is_anew)
-            given: Any = (figure.add_subplot(), _of_tiles(plot), None, tiles, present)
-            return TilesPainter(*given, like=first)
-        return kind(  # type: ignore[no-any-return]
-            figure.add_subplot(), *of_elements(plot), *as_rows(partial)
-        )
+        plot, inputs = _of_tiles(plot) if _shows_tiles(plot, partial) else of_elements(plot)
+        partial, present = rows_of(plot, partial, present)
+        like = first_of(plot, partial, present, is_anew=is_anew)
+        return kind(figure.add_subplot(), plot, inputs, len(present), like)
     if isinstance(inputs, Tiles):
         raise CannotDrawError(
             f"plot={plot.kind!r} needs results of tiles that form one array. These results differ "
@@ -134,20 +126,36 @@ def painter_of(
         )
     panels, like = panels_of(plot, partial, present, is_anew=is_anew)
     if panels is None:
-        return kind(figure.add_subplot(), plot, inputs, partial, present, like=like)  # type: ignore[no-any-return]
-    given = (figure, _PAINTERS, inputs, partial, present, panels)
+        return kind(figure.add_subplot(), plot, inputs, len(present), like)
+    given = (figure, inputs, partial, present, panels)
     return PanelsPainter(*given, is_anew=is_anew, like=like)
 
 
-def _of_tiles(plot: LivePlot) -> LivePlot:
-    """Return a line plot of one number for each tile."""
+def _shows_tiles(plot: LivePlot, partial: Mosaic) -> bool:
+    """Return whether a plot shows one number for each tile, not the elements of the whole array."""
+    is_line = plot.kind == "line" and not plot._is_drawn_by_user
+    return is_line and len(partial.layout.whole) > 1
+
+
+def _of_tiles(plot: LivePlot) -> tuple[LivePlot, None]:
+    """Return a line plot of one number for each tile, which have no coordinates."""
     own = copy.copy(plot)
     own.xlabel, own._of = plot.xlabel or "tile", "tile"
-    return own
+    return own, None
 
 
-def as_rows(partial: Mosaic) -> tuple[Any, NDArray[np.bool_]]:
-    """Return the results of tiles as one array, and flags of its complete rows."""
+def rows_of(
+    plot: LivePlot, partial: Any, present: NDArray[np.bool_]
+) -> tuple[Any, NDArray[np.bool_]]:
+    """Return the rows of results that a plot draws, and flags of those that are complete.
+
+    They are the results themselves, except for tiles.
+    """
+    is_image = plot.kind == "image" and not plot._is_drawn_by_user
+    if is_image or not isinstance(partial, Mosaic):
+        return partial, present
+    if _shows_tiles(plot, partial):
+        return [partial[i] for i in range(len(partial))], present
     whole = partial.image()
     mask: Any = np.ma.getmaskarray(whole).reshape(len(whole), -1)
     return whole, ~mask.any(axis=1)
@@ -166,7 +174,7 @@ def of_elements(plot: LivePlot, whole: Any = None) -> tuple[LivePlot, Any]:
     return plot, axis.values
 
 
-def rows_of(value: Any, plot: LivePlot) -> tuple[Any, NDArray[np.bool_]]:
+def rows_of_one(value: Any, plot: LivePlot) -> tuple[Any, NDArray[np.bool_]]:
     """Return one result as the only row, or its elements as rows, for lines."""
     rows: Any = [value]
     if plot.kind == "line" and plot.value is None and parts_of(value) is None and np.ndim(value):

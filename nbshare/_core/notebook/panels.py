@@ -6,7 +6,7 @@ import copy
 import itertools
 import math
 import textwrap
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
@@ -16,12 +16,18 @@ from numpy.typing import NDArray
 
 from nbshare._core.messages import cut
 from nbshare._core.notebook.axes import GREY, points, room_of
-from nbshare._core.notebook.charts import MAX_LINES, n_lines
+from nbshare._core.notebook.charts import MAX_LINES, HistPainter, LinePainter, n_lines
+from nbshare._core.notebook.image import ImagePainter
 from nbshare._core.notebook.live_plot import CannotDrawError, LivePlot
 from nbshare._core.notebook.pointer import Cells
 from nbshare._core.notebook.reading import Reader, is_missing, names_of, parts_of
 from nbshare._core.notebook.values import AnyPainter, Painter, first_of
 
+PAINTERS: dict[Any, Callable[..., Painter]] = {
+    "line": LinePainter,
+    "hist": HistPainter,
+    "image": ImagePainter,
+}
 _MAX_PANELS = 12  # in a figure, as smaller ones would be illegible
 _COLUMNS, _ROWS = 4, 3
 _TITLE = 0.75  # share of a panel's width, as a legend or colour bar takes some
@@ -267,8 +273,6 @@ class PanelsPainter(AnyPainter):
     ----------
     figure
         An empty figure.
-    kinds
-        The class of painters for each kind of plot.
     inputs, partial, present
         As in `Painter`.
     panels
@@ -282,7 +286,6 @@ class PanelsPainter(AnyPainter):
     def __init__(
         self,
         figure: Any,
-        kinds: Mapping[Any, Callable[..., Painter]],
         inputs: Any,
         partial: Any,
         present: NDArray[np.bool_],
@@ -301,10 +304,9 @@ class PanelsPainter(AnyPainter):
         self._painters: list[Painter] = []
         for panel, place in zip(panels.panels, axes, strict=False):
             own = like or first_of(panel.plot, partial, present, is_anew=is_anew)
-            nothing = np.zeros(len(panel.items), np.bool_)
             own_inputs = inputs if len(panel.items) == self._n and not panels.are_alike else None
-            kind = kinds[panel.plot.kind]
-            painter = kind(place, panel.plot, own_inputs, None, nothing, like=own)
+            kind = PAINTERS[panel.plot.kind]
+            painter = kind(place, panel.plot, own_inputs, len(panel.items), own)
             unbroken = panel.title.replace(" = ", "\xa0=\xa0")
             title = textwrap.fill(unbroken, int(_TITLE * room_of(place.xaxis))).replace("\xa0", " ")
             place.set_title(title, loc="left", fontsize=points(9), color=GREY)

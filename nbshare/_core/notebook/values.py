@@ -94,10 +94,10 @@ class Painter(AnyPainter):
         The plot to draw.
     inputs
         The items of the run.
-    partial, present
-        The results so far, an array or a list with gaps, and flags of those that have arrived.
+    n
+        Number of results.
     like
-        The first result and its reader, from `first_of`. Default: those of `partial`.
+        The first result and its reader, from `first_of`.
     """
 
     limits: tuple[float, float] | None = None  # range of the values, if set from outside
@@ -108,15 +108,12 @@ class Painter(AnyPainter):
         axes: Axes,
         plot: LivePlot,
         inputs: Any,
-        partial: Any,
-        present: NDArray[np.bool_],
-        *,
-        like: tuple[NDArray[Any], Reader] | None = None,
+        n: int,
+        like: tuple[NDArray[Any], Reader],
     ) -> None:
-        self._axes, self._inputs = axes, inputs
-        self._n = len(present)
-        self.cursor = Cursor(self._n)  # results that have been read
-        first, self._reader = like or first_of(plot, partial, present)
+        self._axes, self._inputs, self._n = axes, inputs, n
+        self.cursor = Cursor(n)  # results that have been read
+        first, self._reader = like
         self._dtype, self._shape = first.dtype, first.shape[1:]
         self._plot = plot
         kind, given = self._dtype.kind, np.asarray(plot.limits).dtype.kind
