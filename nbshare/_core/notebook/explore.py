@@ -220,13 +220,14 @@ class ResultGrid:
 
     def name(self, item: int) -> str:
         """Return the title of a result: the job's name, and its place on the axes or its index."""
-        places = np.unravel_index(item, self.shape) if self.axes else ()
-        chosen = [
-            f"{name} = {text_of(values[place])}"
-            for (name, values), place in zip(self.axes.items(), places, strict=True)
-        ]
+        places = zip(self.axes.items(), self.places(item), strict=False)
+        chosen = [f"{name} = {text_of(values[place])}" for (name, values), place in places]
         parts = self.source.label, ", ".join(chosen) or f"item {item}"
         return ": ".join(filter(None, parts))
+
+    def places(self, item: int) -> list[int]:
+        """Return the place of a result on each axis, or its index without axes."""
+        return [int(k) for k in np.unravel_index(item, self.shape or (self.n,))]
 
     def has(self, item: int) -> bool:
         """Whether the result has arrived."""
@@ -335,9 +336,8 @@ class Panel:
             )
             for name, values in view.axes.items()
         ] or [w.IntSlider(description="item", max=view.n - 1, **look)]
-        first = np.unravel_index(view.first, view.shape or (view.n,))
-        for slider, place in zip(self._sliders, first, strict=True):
-            slider.value = int(place)
+        self._choose(view.first)
+        for slider in self._sliders:
             slider.observe(lambda _: news.set(), "value")
         steps = {"Previous": -1, "Next": 1}
         buttons = [w.Button(description=name, layout={"width": "auto"}) for name in steps]
@@ -389,10 +389,12 @@ class Panel:
 
     def _step(self, by: int) -> None:
         """Choose the result that is `by` steps away. The first result follows the last."""
-        item = (self._item + by) % self._view.n
-        places = np.unravel_index(item, self._view.shape or (self._view.n,))
-        for slider, place in zip(self._sliders, places, strict=True):
-            slider.value = int(place)
+        self._choose((self._item + by) % self._view.n)
+
+    def _choose(self, item: int) -> None:
+        """Move the sliders to a result."""
+        for slider, place in zip(self._sliders, self._view.places(item), strict=True):
+            slider.value = place
 
     @property
     def _wanted(self) -> tuple[int, bool, bool]:
