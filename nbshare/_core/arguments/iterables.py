@@ -11,10 +11,23 @@ from typing import Any
 from nbshare._core.engine.request import has_rows
 from nbshare._core.messages import cut, is_interrupt, warn
 from nbshare._core.shapes.shaped import ShapedItems
-from nbshare._core.shapes.tables import gives_pairs
+from nbshare._core.shapes.tables import gives_pairs, groups_of, is_grouped
 from nbshare._core.wire.failures import raised_by_source
 from nbshare._core.wire.kept import kept_items
 from nbshare.errors import LengthsWarning
+
+
+def shaped_among(iterables: Sequence[Any]) -> ShapedItems | None:
+    """Return the `ShapedItems` of a call, or None. Raise TypeError if it has other items too."""
+    shaped = [x for x in iterables if isinstance(x, ShapedItems) or is_grouped(x)]
+    if not shaped:
+        return None
+    if len(iterables) > 1:
+        raise TypeError(
+            f"a {type(shaped[0]).__name__} supplies all arguments that vary: pass it without other "
+            "iterables, and arguments of all calls in shared="
+        )
+    return shaped[0] if isinstance(shaped[0], ShapedItems) else groups_of(shaped[0])
 
 
 def check_iterable(iterable: Any) -> None:

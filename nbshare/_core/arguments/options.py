@@ -14,6 +14,7 @@ from nbshare._core.arguments.iterables import (
     check_iterable,
     is_series,
     items_of,
+    shaped_among,
     warn_of_lengths,
 )
 from nbshare._core.arrays.create import checked_int
@@ -32,7 +33,6 @@ from nbshare._core.memory import can_share, need_shared
 from nbshare._core.messages import cut
 from nbshare._core.notebook.live_plot import Plot
 from nbshare._core.notebook.prints import Printer
-from nbshare._core.shapes.kinds import shaped_among
 from nbshare._core.shapes.shaped import checked_out
 from nbshare._core.source.changes import record_imports, warn_of_changes
 from nbshare._core.system import processes

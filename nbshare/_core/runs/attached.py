@@ -46,7 +46,8 @@ from nbshare._core.notebook.prints import Printer
 from nbshare._core.runs.running import in_background
 from nbshare._core.runs.stored import StoredRun
 from nbshare._core.shapes.grid import Grid
-from nbshare._core.shapes.kinds import shaped_from
+from nbshare._core.shapes.shaped import ShapedItems
+from nbshare._core.shapes.tiles import Tiles
 from nbshare._core.store.apart import pickler_maker
 from nbshare._core.store.cursor import Cursor
 from nbshare._core.store.files import check_folder, damaged, opened, read, replace, size_of, write
@@ -219,6 +220,13 @@ def _kept_plot(path: Path) -> list[LivePlot] | None:
     return cast("list[LivePlot]", plots)
 
 
+def _shaped_from(writer: dict[str, Any]) -> ShapedItems | None:
+    """Return the items that `ShapedItems.as_json` stored in a checkpoint, or None."""
+    if writer.get("grid"):
+        return Grid.from_json(writer)
+    return Tiles.from_json(writer) if "tiles" in writer else None
+
+
 def _error_of(told: dict[str, Any]) -> BaseException:
     """Return the error that ended a run, or a `TaskError` if its type is not built in.
 
@@ -252,7 +260,7 @@ class AttachedRun(Run):
         request |= {"shared": {}, "iterables": (), "prints": Prints(Printer())}
         request |= {"out": writer.get("out"), "max_workers": writer.get("max_workers", 1)}
         request["policy"] = Policy(on_error=writer.get("on_error", "raise"))
-        if (items := shaped_from(writer)) is not None:
+        if (items := _shaped_from(writer)) is not None:
             request["iterables"] = (items,)
         super().__init__(Request(**request))
         self.stored_in = str(self._path)
