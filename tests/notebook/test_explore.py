@@ -213,3 +213,17 @@ def test_a_picture_names_its_item():
     view = ResultGrid(finished(MAPS), None, nbshare.LivePlot(), {})
     assert view.name(2) == "item 2"
     assert np.array_equal(view.pick(2)[1], MAPS[2])
+
+
+def test_a_list_of_a_coarse_grid_is_at_its_places():
+    """The list itself is in the order of the run."""
+    axes = {"a": range(5), "b": range(3)}
+    job = nbshare.map_async(pair_of, nbshare.grid(order="coarse", **axes), out="list")
+    assert job.wait(60)
+    view = ResultGrid(job, None, nbshare.LivePlot(), axes)
+    assert [view.pick(i)[1].tolist() for i in (0, 4, 14)] == [[0, 0], [1, 1], [4, 2]]
+    assert job.result()[1].tolist() == [4, 0]
+
+
+def pair_of(a, b):
+    return np.array([a, b])

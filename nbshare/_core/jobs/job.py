@@ -16,17 +16,14 @@ import numpy as np
 import numpy.typing as npt
 
 from nbshare._core.arrays.shared_array import SharedArray
-from nbshare._core.engine.collect import as_masked, masked, stack
 from nbshare._core.engine.local import is_ending, refuse_to_wait_for_itself
-from nbshare._core.engine.results import MISSING
 from nbshare._core.engine.run import Run
 from nbshare._core.engine.stats import StageStats, WorkerStats
-from nbshare._core.functions.reference import check_called, label_of
+from nbshare._core.functions.reference import check_called
 from nbshare._core.interrupts import cancelled_by_interrupt
+from nbshare._core.jobs import outcome
 from nbshare._core.jobs.html_tables import StatsTable
-from nbshare._core.jobs.until import Until
 from nbshare._core.messages import warn
-from nbshare._core.shapes.shaped import ShapedItems
 from nbshare._core.tracebacks import (
     Failed,
     no_attribute,
@@ -36,10 +33,9 @@ from nbshare._core.tracebacks import (
     shown_shortly,
 )
 from nbshare._core.wire import running_items
-from nbshare._core.wire.board import NUMPY, PYTHON
 from nbshare._core.wire.failures import this_process
 from nbshare._core.wire.orders import generator
-from nbshare.errors import MapInterrupted, PartialResultWarning, TaskError, UnseededWarning
+from nbshare.errors import MapInterrupted, PartialResultWarning, TaskError
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar  # type checkers know it, also where it is not installed
@@ -62,7 +58,6 @@ MOST_STARTED = 1000  # jobs in the list before finished ones are dropped
 # Not a WeakSet, whose callbacks an interrupt may break.
 _started: list[weakref.ref[Job]] = []
 _starting = _thread.allocate_lock()  # for changes of that list
-_told_of_chance: set[Any] = set()  # functions already warned about, by their code or name
 _last_job: Job | None = None  # the newest job that runs or did not succeed
 
 
@@ -147,7 +142,7 @@ class Job(Generic[T]):
         self._early: dict[int, T] = {}  # results that `in_order` has not yielded yet
         self._n_in_order = 0  # results that it has yielded
         self._ordering = _thread.allocate_lock()  # for both
-        self._until = Until(run)
+        self._until = outcome.Until(run)
         # Notifies the run when this job is freed.
         self._forsaken: weakref.finalize[[], Job[T]] | None = None
 
@@ -262,24 +257,11 @@ class Job(Generic[T]):
             with `nbshare.MISSING` in its gaps. With ``reduce=``, the value so far. None before the
             first result.
         """
-        partial, items = self._partial(), self._shape
-        return partial if items is None or partial is None else items.shaped_partly(partial)
-
-    @property
-    def _is_list(self) -> bool:
-        """Whether the caller passed ``out="list"``."""
-        out = self._run.request.out
-        return isinstance(out, str) and out == "list"
-
-    @property
-    def _shape(self) -> ShapedItems | None:
-        """The grid, table or tiles that shape the results. None without, or with ``out="list"``."""
-        items = self._inputs
-        return items if isinstance(items, ShapedItems) and not self._is_list else None
+        return outcome.partial(self._run)
 
     def _partial(self) -> Any:
         """Return the results so far, one per item in the order of the items, also for a grid."""
-        return self._in_order(self._run.partial())
+        return outcome.in_order(self._run, self._run.partial())
 
     def _folded(self) -> tuple[int, Any]:
         """Return the number of items in the value of ``reduce=`` so far, and the value."""
@@ -288,11 +270,7 @@ class Job(Generic[T]):
     @property
     def _present(self) -> npt.NDArray[np.bool_]:
         """Mask of the results so far, in the order of `_partial`."""
-        return cast("npt.NDArray[np.bool_]", self._in_order(self._run.present()))
-
-    def _in_order(self, results: Any) -> Any:
-        items = self._shape
-        return results if items is None or results is None else items.in_order(results)
+        return cast("npt.NDArray[np.bool_]", outcome.in_order(self._run, self._run.present()))
 
     @property
     def stats(self) -> StatsTable[WorkerStats]:
@@ -317,7 +295,7 @@ class Job(Generic[T]):
     @property
     def _is_enough(self) -> bool:
         """Whether ``until=`` has ended the run before all items were done."""
-        return self._run.is_enough and self.n_done != self.n_items
+        return outcome.is_enough(self._run)
 
     @property
     def _has_gaps(self) -> bool:
@@ -740,7 +718,7 @@ class Job(Generic[T]):
         """After the last result, raise the error of the run, or warn if it was stopped."""
         if self.state != "done":
             self.result()
-        self._warn_of_chance()
+        outcome.warn_of_chance(self._run)
 
     def in_order(self) -> Iterator[T]:
         """Iterate over the results in the order of the items, during the run.
@@ -857,7 +835,7 @@ class Job(Generic[T]):
         run = self._run
         run.fill_out()
         has_news = run.request.prints.show() | run.load_ahead()
-        self._until.ask(self.partial)
+        self._until.ask()
         pause_s = SHOW_S if has_news else max(SHOW_S, time.monotonic() - self._begun_at)
         is_over = run.wait(min(timeout_s, pause_s))
         if is_over:
@@ -868,7 +846,7 @@ class Job(Generic[T]):
         """Call ``until=`` until the run is over, in its own thread, because no caller may wait."""
         while not self._run.await_end(SHOW_S):
             self._run.load_ahead()
-            self._until.ask(self.partial)
+            self._until.ask()
 
     def _leave_alone(self) -> None:
         """Prepare for a run that no thread waits for: show its prints, and note its end."""
@@ -914,8 +892,8 @@ class Job(Generic[T]):
         is_done = False
         try:
             if self.state == "done" and not is_interrupted:
-                result = self._results()
-                self._warn_of_chance()
+                result = outcome.final(self._run, self.label)
+                outcome.warn_of_chance(self._run)
                 if self.errors:
                     remember(self)
                 self._let_go()
@@ -941,60 +919,7 @@ class Job(Generic[T]):
             more = "; the same call continues" if self._run.stored_in else ""
             more += f"; {COUNTING}" if self._has_gaps else ""
             warn(f"{self.label} was stopped: {self._count()}{more}", PartialResultWarning)
-        return self._partial_or_gaps()
-
-    def _partial_or_gaps(self) -> Any:
-        """Return the results of a run that ended early."""
-        partial = self.partial()
-        if partial is None and not self._is_reduced:
-            return [MISSING] * len(self.present)
-        return partial
-
-    def _warn_of_chance(self) -> None:
-        """Warn, once per function, if it drew from global random numbers without a seed."""
-        items, which = self._run.drew()
-        func = self._run.request.users
-        name = label_of(func)
-        while isinstance(func, partial):
-            func = func.func
-        key = getattr(func, "__code__", name)  # many are called <lambda>
-        if not which or key in _told_of_chance:
-            return
-        _told_of_chance.add(key)
-        python, numpy = "random.random() and the like", "np.random.normal() and the like"
-        used = {NUMPY: numpy, PYTHON: python}.get(which, f"{python}, {numpy}")
-        warn(
-            f"{name} drew from global random numbers ({used}) for {items}, itself or in a library. "
-            "Results that depend on these numbers cannot be repeated. Pass seed=1 to the call, and "
-            "draw from the parameter rng: def f(x, rng): return rng.normal(). Pass random_state=0 "
-            "to estimators of scikit-learn, because some estimators draw a number that they do not "
-            "use.",
-            UnseededWarning,
-        )
-
-    def _results(self) -> Any:
-        items = self._shape
-        if self._is_reduced:
-            return self._run.final()
-        if self._is_enough:
-            return self._partial_or_gaps()
-        results = self._flat_results()
-        return results if items is None else items.named(results, self.label)
-
-    def _flat_results(self) -> Any:
-        request = self._run.request
-        out, with_errors = request.out, request.policy.returns_errors
-        if isinstance(out, np.ndarray):
-            return masked(out, ~self.present) if with_errors else out
-        if self.n_items == 0:
-            none: Any = np.empty(0) if out is None else []
-            return as_masked(none) if with_errors else none
-        results = self._run.final()
-        if out != "stack":
-            return results
-        stacked = stack(results)
-        is_tuple = with_errors and isinstance(stacked, tuple)
-        return tuple(map(as_masked, stacked)) if is_tuple else stacked
+        return outcome.partial_or_gaps(self._run)
 
     def _count(self, *, kept_in: str = "") -> str:
         n_items = "" if self.n_items is None else f" of {self.n_items}"

@@ -324,9 +324,7 @@ class LiveFigure:
         inputs, plots = self._job._inputs, self._plots
         if inputs is None:
             inputs = plots[0]._items
-        # With out="list", results are in the order of the run.
-        is_in_order = not (isinstance(partial, list) and getattr(self._job, "_is_list", False))
-        if isinstance(inputs, ShapedItems) and (is_in_order or inputs.numbers is None):
+        if isinstance(inputs, ShapedItems):
             plots = [copy.copy(plot) for plot in plots]
             for plot in plots:
                 plot._coords = inputs._plot_coords
