@@ -53,7 +53,6 @@ NAP_S = 0.2  # the longest sleep, because an interrupt just before one is notice
 RESULTS_CHECK_S = 0.02  # between polls of a loop over results, or of a coroutine
 
 COUNTING = "count results with .count(), not len()"  # for an array with gaps
-MOST_STARTED = 1000  # jobs in the list before finished ones are dropped
 
 # Not a WeakSet, whose callbacks an interrupt may break.
 _started: list[weakref.ref[Job]] = []
@@ -824,9 +823,7 @@ class Job(Generic[T]):
         """Start the run."""
         self._begun_at = time.monotonic() - self._run.age_s
         with _starting:
-            if len(_started) >= MOST_STARTED:
-                _started[:] = map(weakref.ref, jobs())
-            _started.append(weakref.ref(self))
+            _started[:] = [*map(weakref.ref, jobs()), weakref.ref(self)]
         self._run.start()
 
     def _tick(self, timeout_s: float) -> bool:
