@@ -4,8 +4,7 @@ A display sees a run only through its job (`Job`). All drawing happens inside :m
 and :meth:`Display.close`, in the thread that waits for the run, or for a background job in a
 separate thread. A display that fails issues one warning, and the run continues.
 
-``environment``  kernel, terminal or log, and the outputs of a cell
-``marimo_cells`` the outputs of a cell of marimo
+``environment``  kernel, marimo, terminal or log, and the outputs of a cell
 ``row``          the progress display of a notebook
 ``page``         requests of browser pages for it, and their Stop button
 ``bar``          a terminal's bar, a log's lines, and the words of all three

@@ -1,4 +1,4 @@
-"""The surroundings (a Jupyter kernel, a terminal, or a log), and the outputs of a cell."""
+"""The surroundings (a Jupyter kernel, marimo, a terminal, or a log), and the outputs of a cell."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Bundle: TypeAlias = tuple[dict[str, str], dict[str, Any] | None]  # MIME types, 
 Make: TypeAlias = Callable[[], Bundle | None]
 
 JUPYTER = "JupyterLab or Jupyter Notebook"
-_MAX_OWN = 8  # runs of a cell that each have an output
+_MAX_OWN = 8  # runs of a cell that each have an output of a kind
 _SHARED_INTERVAL_S = 0.25  # interval of changes of an output that several runs share
 
 
@@ -205,16 +205,79 @@ class Cell:
             output.send()
 
 
-_current: dict[str, Cell] = {}  # by kind
+class MarimoOutput:
+    """An output of a cell of marimo, shown once and then replaced in place."""
+
+    number, first = 0, 1
+    id = ""  # no page asks for this output
+
+    def __init__(self, cell: MarimoCell) -> None:
+        self.cell = cell
+        self._shown: Any = None
+        self._place = -1  # among the outputs of its cell
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether an earlier run used this output."""
+        return self.number > _MAX_OWN
+
+    def show(self, make: Callable[[], Any], *, final: bool) -> None:  # noqa: ARG002 - each state is shown
+        """Replace the output with the one that ``make()`` returns."""
+        made = make()
+        if made is None or made == self._shown or self.cell.is_over:
+            return
+        self._shown, (data, _) = made, made
+        markup = data.get("text/html")
+        if markup is None:
+            from html import escape  # late, because most runs show no plot
+
+            says, png = escape(data["text/plain"]), data["image/png"]
+            markup = f'<img alt="{says}" src="data:image/png;base64,{png}">'
+        if self._place < 0:
+            self._place = len(_marimo_context().output)
+        marimo = sys.modules["marimo"]
+        marimo.output.replace_at_index(marimo.Html(markup), self._place)
+
+
+class MarimoCell:
+    """The outputs of one kind in the running cell of marimo."""
+
+    was_stopped = False  # marimo's cells have no Stop button of nbshare
+
+    def __init__(self) -> None:
+        self._context = _marimo_context()
+        self._outputs: list[MarimoOutput] = []
+        self._n_taken = 0
+
+    @property
+    def is_over(self) -> bool:
+        """Whether another cell runs, or this one once more."""
+        return self._context is not _marimo_context()
+
+    def take(self) -> MarimoOutput:
+        """Return a new output, or the last one if there are too many."""
+        if self._n_taken < _MAX_OWN:
+            self._outputs.append(MarimoOutput(self))
+        self._n_taken += 1
+        output = self._outputs[-1]
+        output.number, output.first = self._n_taken, min(self._n_taken, _MAX_OWN)
+        return output
+
+
+def _marimo_context() -> Any:
+    """Return the context of this run of marimo's cell, or None in a thread."""
+    from marimo._runtime import context  # type: ignore[import-not-found, unused-ignore]
+
+    is_running = sys.modules["marimo"].running_in_notebook()
+    return context.get_context().execution_context if is_running else None
+
+
+_current: dict[str, Cell | MarimoCell] = {}  # by kind
 
 
 def kernel_output(kind: str) -> KernelOutput:
     """Return an output of the running cell in a notebook, for one kind of content."""
-    if surroundings() == "marimo":
-        from nbshare._core.notebook import marimo_cells  # late, because it imports marimo
-
-        return cast("KernelOutput", marimo_cells.take(kind))
     cell = _current.get(kind)
     if cell is None or cell.is_over:
-        cell = _current[kind] = Cell()
-    return cell.take()
+        cell = _current[kind] = MarimoCell() if surroundings() == "marimo" else Cell()
+    return cast("KernelOutput", cell.take())
