@@ -12,7 +12,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis, XAxis
 from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
-from matplotlib.ticker import AutoLocator, FixedLocator, FuncFormatter, MaxNLocator
+from matplotlib.ticker import AutoLocator, MaxNLocator
 
 from nbshare._core.notebook.raster import Floats
 
@@ -77,18 +77,12 @@ def write_names(axis: Axis, names: list[str]) -> None:
         if is_turned := fits_in < _FEW_NAMES:
             fits_in = room // _LEAST_STEP
         step = math.ceil(n / min(max(1, fits_in), _MOST))
-    axis.set_major_locator(FixedLocator(range(0, n, step)))
+    look: dict[str, Any] = {}
     if is_turned:  # in one line each
         is_steep = room * step / n < _LEAST_STEP
         axis.axes.tick_params(axis="x", labelrotation=90 if is_steep else 30)
-        for label in axis.get_ticklabels():
-            label.set(ha="right", va="center" if is_steep else "top", rotation_mode="anchor")
-
-    def name_at(place: float, _: object) -> str:
-        k = round(place)
-        return names[k] if k == place and 0 <= k < len(names) else ""
-
-    axis.set_major_formatter(FuncFormatter(name_at))
+        look |= {"ha": "right", "va": "center" if is_steep else "top", "rotation_mode": "anchor"}
+    axis.set_ticks(range(0, n, step), labels=names[::step], **look)
 
 
 def in_lines(name: str, width: int = _NAME) -> str:
@@ -181,3 +175,17 @@ def calm(low: float, high: float, margin: float = 0.0) -> tuple[float, float]:
     low, high = low - margin, high + margin
     ticks = MaxNLocator(20, steps=[1, 2, 5, 10]).tick_values(low, high)
     return min(float(ticks[0]), low), max(float(ticks[-1]), high)  # ticks are rounded
+
+
+def colour_bar(axes: Axes | list[Axes], mappable: Any, label: str, **look: Any) -> Any:
+    """Draw a colour bar next to axes, as high as their image, or one for several axes."""
+    if isinstance(axes, list):
+        place: dict[str, Any] = {"ax": axes, "fraction": 0.05, "pad": 0.02}
+        figure: Any = axes[0].figure
+    else:
+        place, figure = {"cax": axes.inset_axes((1.03, 0, 0.035, 1))}, axes.figure
+    bar = figure.colorbar(mappable, **place, **look)
+    dress(bar.ax)
+    bar.outline.set_visible(False)
+    bar.set_label(label, fontsize=points(10))
+    return bar

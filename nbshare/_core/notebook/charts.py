@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import LinearSegmentedColormap, Normalize
 from numpy.typing import NDArray
@@ -16,7 +17,7 @@ from numpy.typing import NDArray
 from nbshare._core.notebook.axes import (
     GREY,
     calm,
-    dress,
+    colour_bar,
     in_lines,
     named,
     points,
@@ -143,51 +144,49 @@ class LinePainter(Painter):
 
     def _looks(self, width: int) -> list[tuple[Any, str]]:
         """Return colour and marker of each line."""
-        if self._hue is None:
-            return list(zip(_COLOURS, _MARKERS, strict=True))[:width]
-        _, values = self._hue
-        if values.dtype.kind not in "iufM" and len(values) <= MAX_LINES:
+        values = np.arange(width) if self._hue is None else self._hue[1]
+        are_ordered = self._hue is not None and values.dtype.kind in "iufM"
+        if len(values) <= MAX_LINES and not are_ordered:
             return list(zip(_COLOURS, _MARKERS, strict=True))[: len(values)]
         markers = itertools.cycle(_MARKERS if len(values) <= _MAX_KEY else "o")
         return list(zip(_HUES(np.linspace(0, 1, len(values))), markers, strict=False))
 
-    def draw_key_of_all(self, figure: Any, axes: list[Any]) -> None:
+    def draw_key_of_all(self, axes: list[Axes]) -> None:
         """Draw the legend or colour bar for all panels of a plot."""
         if self._key is None:
             return
         names, title = self._key
         if len(names) > _MAX_KEY:
-            self._draw_bar(figure, ax=axes, fraction=0.05, pad=0.02)
-            return
-        look = {**_KEY, "fontsize": points(9), "title_fontsize": points(9), "title": title}
-        texts = [*map(in_lines, names)]
-        key = figure.legend(self._lines, texts, loc="outside right upper", **look)
-        key.get_title().set_color(GREY)
-
-    def _draw_bar(self, figure: Any, **place: Any) -> None:
-        assert self._key is not None
-        names, title = self._key
-        bar: Any = figure.colorbar(ScalarMappable(Normalize(0, len(names) - 1), _HUES), **place)
-        dress(bar.ax)
-        bar.outline.set_visible(False)
-        bar.set_label(title, fontsize=points(10))
-        write_names(bar.ax.yaxis, names)
+            self._draw_bar(axes)
+        else:
+            place = {"loc": "outside right upper", "title": title}
+            self._draw_legend(axes[0].figure, [*map(in_lines, names)], **place)
 
     def _draw_key(self, names: list[str], title: str) -> None:
         """Draw a legend, above the axes if there is room, otherwise next to them."""
         if len(names) > _MAX_KEY:
-            self._draw_bar(self._axes.figure, cax=self._axes.inset_axes((1.03, 0, 0.035, 1)))
+            self._draw_bar(self._axes)
             return
-        look = {**_KEY, "fontsize": points(9), "title_fontsize": points(9)}
+        place: dict[str, Any] = {"bbox_to_anchor": (1, 1), "borderaxespad": 0.2}
         n_above = sum(map(len, names)) + 3 * len(names)
         if n_above > _SHARE_ABOVE * room_of(self._axes.xaxis) or title:
-            look |= {"loc": "upper left", "bbox_to_anchor": (1, 1), "title": title}
+            place |= {"loc": "upper left", "title": title}
             names = [*map(in_lines, names)]
         else:
             self.n_above = n_above
-            look |= {"loc": "lower right", "bbox_to_anchor": (1, 1), "ncols": len(names)}
-        key = self._axes.legend(self._lines, names, borderaxespad=0.2, **look)
+            place |= {"loc": "lower right", "ncols": len(names)}
+        self._draw_legend(self._axes, names, **place)
+
+    def _draw_legend(self, beside: Any, names: list[str], **place: Any) -> None:
+        letters = {"fontsize": points(9), "title_fontsize": points(9)}
+        key = beside.legend(self._lines, names, **_KEY, **letters, **place)
         key.get_title().set_color(GREY)
+
+    def _draw_bar(self, axes: Any) -> None:
+        assert self._key is not None
+        names, title = self._key
+        bar = colour_bar(axes, ScalarMappable(Normalize(0, len(names) - 1), _HUES), title)
+        write_names(bar.ax.yaxis, names)
 
     @property
     def _table(self) -> tuple[NDArray[np.bool_], Floats]:

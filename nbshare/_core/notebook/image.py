@@ -12,6 +12,7 @@ import time
 from typing import Any
 
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.colors import ListedColormap, LogNorm, to_rgba_array
 from matplotlib.figure import SubFigure
 from matplotlib.image import AxesImage
@@ -22,7 +23,7 @@ from nbshare._core.interrupts import uninterrupted
 from nbshare._core.notebook.axes import (
     FRAME,
     GREY,
-    dress,
+    colour_bar,
     points,
     room_of,
     wrapped,
@@ -197,23 +198,16 @@ class ImagePainter(Painter):
         layout.x.write(axes.xaxis)
         layout.y.write(axes.yaxis)
 
-    def _draw_bar(self, extend: str) -> None:
-        """Draw the colour bar, with an arrow at each end beyond which values lie."""
-        # The bar is as high as the image at any aspect.
-        self._draw_bar_in(extend, cax=self._axes.inset_axes((1.03, 0, 0.035, 1)))
-
-    def draw_key_of_all(self, figure: Any, axes: list[Any]) -> None:  # noqa: ARG002
+    def draw_key_of_all(self, axes: list[Axes]) -> None:
         """Draw one colour bar for all panels of a plot."""
         if not self._is_coloured:
-            self._draw_bar_in("neither", ax=axes, fraction=0.05, pad=0.02)
+            self._draw_bar("neither", axes)
 
-    def _draw_bar_in(self, extend: str, **place: Any) -> None:
-        figure = self._axes.figure
-        self._bar = bar = figure.colorbar(self._image, extend=extend, **place)
+    def _draw_bar(self, extend: str, axes: Any = None) -> None:
+        """Draw the colour bar, with an arrow at each end beyond which values lie."""
+        name = wrapped(self._value_name, self._axes.yaxis)
+        self._bar = bar = colour_bar(axes or self._axes, self._image, name, extend=extend)
         axis = bar.ax.yaxis
-        dress(bar.ax)
-        bar.outline.set_visible(False)
-        bar.set_label(wrapped(self._value_name, self._axes.yaxis), fontsize=points(10))
         if self._dtype.kind == "M":
             write_dates(axis, self._reader.zone)
         elif self._dtype.kind in "iu" and not self._has_cells and not self._is_log:

@@ -315,7 +315,7 @@ class PanelsPainter(AnyPainter):
                 place.label_outer()
             self._painters.append(painter)
         if panels.are_alike:
-            self._painters[0].draw_key_of_all(figure, list(axes[:n]))
+            self._painters[0].draw_key_of_all(list(axes[:n]))
 
     @property
     def problem(self) -> Exception | None:

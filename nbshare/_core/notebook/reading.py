@@ -176,7 +176,7 @@ class Reader:
         there = [part for part in plain if part is not None]
         if not there:
             return np.full(len(plain), np.nan)
-        gap = None if _is_time(there[0]) else np.full(np.shape(there[0]), np.nan)
+        gap = None if _kind_of(there[0]) in "mM" else np.full(np.shape(there[0]), np.nan)
         self.n_missing += (len(plain) - len(there)) * np.size(there[0])
         row, n_padded = stacked([gap if part is None else part for part in plain])
         self.n_padded += n_padded
@@ -231,7 +231,7 @@ def stacked(parts: Sequence[Any], least: tuple[int, ...] | None = None) -> tuple
     try:
         array = np.asarray(parts)
         if array.dtype == object:  # numbers of several kinds, or too large for NumPy's integers
-            array = array.astype(complex if any(map(_is_complex, parts)) else float)
+            array = array.astype(complex if "c" in map(_kind_of, parts) else float)
         if least in (None, array.shape[1:]):
             return array, 0
     except ValueError:
@@ -394,12 +394,8 @@ def _short(x: float, digits: int) -> str:
     return f"{float(text):.0f}" if "e+0" in text and abs(x) < 1e6 else text  # 2150, not 2.15e+03
 
 
-def _is_complex(part: Any) -> bool:
-    return np.asarray(part).dtype.kind == "c" or isinstance(part, complex)
-
-
-def _is_time(part: Any) -> bool:
-    return np.asarray(part).dtype.kind in "mM"
+def _kind_of(part: Any) -> str:
+    return np.asarray(part).dtype.kind
 
 
 def is_place(item: Any) -> bool:

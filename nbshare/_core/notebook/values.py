@@ -190,7 +190,7 @@ class Painter(AnyPainter):
         are_dates = self._dtype.kind == "M"
         return {"categories": self.categories, "are_dates": are_dates, "zone": self._reader.zone}
 
-    def draw_key_of_all(self, figure: Any, axes: list[Axes]) -> None:
+    def draw_key_of_all(self, axes: list[Axes]) -> None:
         """Draw the colour bar or legend for all panels of a plot."""
 
     def _add(self, items: NDArray[np.intp], rows: NDArray[Any]) -> None:
