@@ -298,19 +298,14 @@ class LiveFigure:
         for painter, plot in zip(self._painters, self._plots, strict=True):
             if isinstance(painter, TrendPainter):
                 painter.follow(self._trend, self._job.n_items)
-            elif isinstance(painter, FunctionPainter):
-                painter.paint(result, np.ones(1, np.bool_), final=final)
             else:
                 painter.begin_anew(limits)
-                painter.paint(*rows_of_one(result, plot), final=final)
+                painter.paint(*rows_of_one(plot, result), final=final)
 
     def _shown(
         self, partial: Any, present: NDArray[np.bool_], final: bool
     ) -> list[tuple[int, str]]:
-        """Update all plots. Return the number of results that each shows, and a text with ``{}``.
-
-        The number is for the braces.
-        """
+        """Update all plots. Return the number of results in each, and a text with ``{}`` for it."""
         shown = []
         for painter, plot in zip(self._painters, self._plots, strict=True):
             rows, there = rows_of(plot, partial, present)
@@ -383,7 +378,7 @@ class LiveFigure:
                 like = first_of(plot, values, np.ones(len(values), np.bool_), is_anew=True)
                 return TrendPainter(figure.add_subplot(), plot, None, len(values), like)
             plot, inputs = of_elements(plot, partial)
-            partial, present = rows_of_one(partial, plot)
+            partial, present = rows_of_one(plot, partial)
         return painter_of(figure, plot, inputs, partial, present, is_anew=is_anew)
 
     def _write_title(self, title: str) -> None:

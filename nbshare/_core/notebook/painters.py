@@ -174,8 +174,13 @@ def of_elements(plot: LivePlot, whole: Any = None) -> tuple[LivePlot, Any]:
     return plot, axis.values
 
 
-def rows_of_one(value: Any, plot: LivePlot) -> tuple[Any, NDArray[np.bool_]]:
-    """Return one result as the only row, or its elements as rows, for lines."""
+def rows_of_one(plot: LivePlot, value: Any) -> tuple[Any, NDArray[np.bool_]]:
+    """Return one result as the only row, or its elements as rows, for lines.
+
+    The user's function gets the result itself.
+    """
+    if plot._is_drawn_by_user:
+        return value, np.ones(1, np.bool_)
     rows: Any = [value]
     if plot.kind == "line" and plot.value is None and parts_of(value) is None and np.ndim(value):
         rows = np.asarray(unmasked(value))
