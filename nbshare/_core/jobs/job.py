@@ -635,9 +635,9 @@ class Job(Generic[T]):
                 raise asyncio.CancelledError
         except BaseException as error:
             self._interrupt()
-            if came:
-                raise MapInterrupted(self._count(kept_in="the job's partial()")) from None
             count = self._count(kept_in="the job's partial()")
+            if came:
+                raise MapInterrupted(count) from None
             shown_as(error, f"{type(error).__name__}: {count}")
             raise
 
@@ -886,26 +886,22 @@ class Job(Generic[T]):
         if self._forsaken is not None:  # holds the run, whose error's traceback holds this job
             self._forsaken.detach()
         self._run.fill_out()
-        is_done = False
-        try:
-            if self.state == "done" and not is_interrupted:
+        if self.state == "done" and not is_interrupted:
+            try:
                 result = outcome.final(self._run, self.label)
                 outcome.warn_of_chance(self._run)
                 if self.errors:
                     remember(self)
                 self._let_go()
-                is_done = True
-        except TaskError as error:  # a result that cannot be unpickled here
-            remember(self)
-            return Failed(error.with_traceback(None))
-        except Exception as error:  # noqa: BLE001 - from pandas, say (the results are kept)
-            remember(self)
-            return Failed(error)
-        except KeyboardInterrupt:
-            is_interrupted = True
-        if is_done:
-            self._run.release()  # only now, because after an interrupt the results are still needed
-            return result
+            except Exception as error:  # noqa: BLE001 - from pandas, say (the results are kept)
+                remember(self)
+                is_ours = isinstance(error, TaskError)  # a result that cannot be unpickled here
+                return Failed(error.with_traceback(None) if is_ours else error)
+            except KeyboardInterrupt:
+                is_interrupted = True
+            else:
+                self._run.release()  # only now, because after an interrupt results are needed
+                return result
         remember(self)
         if is_interrupted or self.state == "interrupted":
             return Failed(MapInterrupted(self._count(kept_in="nbshare.last_job().partial()")))
