@@ -123,7 +123,7 @@ class LiveFigure:
         fonts["font.size"] = points(10)
         look = _STYLE if is_users else ["default", fonts]
         self._style: Any = look if self._is_styled and not in_users_style else None
-        self._form: Any = None  # of the results that the axes are for
+        self._form: Any = None  # form of the results that the axes were made for
         self._painters: list[AnyPainter] = []
         self._trend: list[tuple[int, Any]] = []  # number of items and the result of them
         self._n_soon: float = 0
