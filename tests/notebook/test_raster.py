@@ -108,9 +108,9 @@ def clim(results, plot="image"):
 
 
 def check_limits(seed):
-    """Compare the limits of an array of millions of values with NumPy's."""
+    """Compare the limits of an array with more values than pixels with NumPy's."""
     rng = np.random.default_rng(seed)
-    n = int(rng.integers(1_000_000, 16_000_000))
+    n = int(np.exp(rng.uniform(np.log(30_000), np.log(3_000_000))))
     tall = int(np.exp(rng.uniform(np.log(2), np.log(n / 2))))
     values = rng.random((tall, n // tall), np.float32)
     odd = rng.integers(0, values.size, 4)
@@ -127,7 +127,7 @@ def test_the_limits_are_those_of_all_values():
 
 
 def test_the_limits_are_those_of_all_values_of_many_arrays():
-    for seed in range(4, 200):
+    for seed in range(4, 60):
         check_limits(seed)
 
 
