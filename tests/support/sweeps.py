@@ -154,6 +154,12 @@ def napping(x, log):
     return 2.0 * x
 
 
+def gated_napping(x, log):
+    while not Path(log).with_name("gate").exists():
+        time.sleep(0.005)
+    return napping(x, log)
+
+
 def dozing_drawn(x, log, rng):
     time.sleep(0.05)
     note(log, x)
