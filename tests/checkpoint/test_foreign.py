@@ -7,8 +7,6 @@ import json
 import subprocess
 import sys
 
-import pytest
-
 VALUES = {
     "sklearn": """
 from sklearn.feature_extraction.text import TfidfVectorizer
@@ -67,34 +65,36 @@ def make(x): return [SkyCoord(ord(x) * u.deg, 3 * u.deg), Table({"a": [x]}), 3 *
 PROGRAM = """
 import json, sys
 from nbshare._core.checkpoint.code import CodeDigests
-names = {"__name__": "__main__"}
-exec(sys.argv[1], names)
 found = {}
-for x in "ab":
-    code = CodeDigests(None)
-    for _ in range(2):  # the second time with what the first has left
-        found[x] = code.digests.of(names["make"](x), "value").hex(), sorted(code.parts.items())
+for package, source in json.load(sys.stdin).items():
+    names, found[package] = {"__name__": "__main__"}, {}
+    exec(source, names)
+    for x in "ab":
         code = CodeDigests(None)
+        for _ in range(2):  # the second time with what the first has left
+            digest = code.digests.of(names["make"](x), "value").hex()
+            found[package][x] = digest, sorted(code.parts.items())
+            code = CodeDigests(None)
 print(json.dumps(found))
 """
 
 
-@pytest.mark.parametrize("package", VALUES)
-def test_objects_have_the_same_key_in_each_process(package):
-    """Whatever its hashes and addresses are. Another value has another key."""
-    if importlib.util.find_spec(package) is None:
-        pytest.skip(f"{package} is not installed")
-    found = [
-        json.loads(
-            subprocess.run(
-                [sys.executable, "-c", PROGRAM, VALUES[package]],
-                env={"PYTHONHASHSEED": str(seed)},
-                capture_output=True,
-                check=True,
-                text=True,
-            ).stdout
-        )
-        for seed in (1, 2)
-    ]
-    assert found[0] == found[1]
-    assert found[0]["a"] != found[0]["b"]
+def keys(values, seed):
+    """Return the keys of values in a new process, by package."""
+    ended = subprocess.run(
+        [sys.executable, "-c", PROGRAM],
+        env={"PYTHONHASHSEED": str(seed)},
+        input=json.dumps(values),
+        capture_output=True,
+        text=True,
+    )
+    assert ended.returncode == 0, ended.stderr
+    return json.loads(ended.stdout)
+
+
+def test_objects_have_the_same_key_in_each_process():
+    """Whatever its hashes, addresses and earlier imports are. Another value has another key."""
+    installed = [(name, VALUES[name]) for name in VALUES if importlib.util.find_spec(name)]
+    found = keys(dict(installed), seed=1)
+    assert keys(dict(reversed(installed)), seed=2) == found
+    assert not [name for name, of in found.items() if of["a"] == of["b"]]
