@@ -705,7 +705,7 @@ def test_simple_values_are_those_of_their_source(one, other):
         assert not is_same(simple_value(node), other)
 
 
-# Run in a process of its own, as if all that it imports were users' files.
+# Run in a process of its own, as if the packages that it imports were users' files.
 AS_OWN = """
 import importlib, sys
 import nbshare._core.source.changes as changes
@@ -713,14 +713,17 @@ import nbshare._core.source.definitions as definitions
 sys.argv[1:], names = [], sys.argv[1:]
 for name in names:
     importlib.import_module(name)
+packages = {name.partition(".")[0] for name in names}
+if packages <= sys.stdlib_module_names:
+    packages = sys.stdlib_module_names
 from nbshare._core.functions.modules import file_of
 own = {name: path for name, each in sys.modules.items() if (path := file_of(each))}
 changes.is_installed = definitions.is_installed = lambda path: False
 changes.is_as_read = lambda path, stamp: True
 seen = {}
 for name in [*sys.modules]:
-    is_left_out = name.startswith(("__main__", "nbshare"))
-    found = None if is_left_out else changes._look_at(name, own, 1 << 30)
+    is_wanted = name.partition(".")[0] in packages
+    found = changes._look_at(name, own, 1 << 30) if is_wanted else None
     if found is not None:
         seen[name] = found
 for name, each in seen.items():
