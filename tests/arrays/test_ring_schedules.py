@@ -292,6 +292,8 @@ WORLDS = {
     "aborted at any time": World(1, [2], 2, ("close", "abort")),
     "one dies": World(1, [2], 1, deaths=1),
     "one of many dies": World(1, [1, 1], 2, deaths=1),
+    "one dies, two fill": World(1, [1, 1], 1, deaths=1),
+    "one dies, two read": World(1, [1], 2, deaths=1),
     "two die": World(2, [1], 2, deaths=2),
     "in order, one slot": World(1, [1, 1], 2, in_order=True),
     "in order, two to one": World(2, [2, 1], 1, in_order=True),
@@ -302,7 +304,16 @@ WORLDS = {
 }
 
 
-@pytest.mark.parametrize("world", WORLDS.values(), ids=WORLDS)
+LARGEST = "one of many dies"  # has as many states as all others, and is for the soak
+
+
+@pytest.mark.parametrize(
+    "world",
+    [
+        pytest.param(world, id=name, marks=[pytest.mark.soak] if name == LARGEST else [])
+        for name, world in WORLDS.items()
+    ],
+)
 def test_every_schedule_comes_to_its_end(world):
     """All end, in each order of steps. Each slot is read once, or again after a death."""
     assert world.explore() > 20
