@@ -205,7 +205,7 @@ def test_every_moment_of_a_power_failure(func, durability, is_slow, tmp_path, mo
             kept = [op for i, op in enumerate(ops[:k]) if i not in lost]
             states.append((kept, safe))
     assert safe == set(range(N)) or durability == "process"
-    for kept, safe in some(states, MOST_QUICK // 3, is_slow):
+    for kept, safe in some(states, MOST_QUICK // 4, is_slow):
         try:
             state = disks.after(kept)
         except KeyError:  # a file was renamed that is not there, so no such state
@@ -671,7 +671,7 @@ os.kill(os.getpid(), 9)
 @pytest.mark.parametrize(
     ("func", "durability", "kind"),
     combined(["slow", "slow_record", "slow_drawn"], ["process", "power"],
-            ["list", "generator", "reordered"]),
+            ["list", "generator", "reordered"], soak=True),
 )  # fmt: skip
 def test_a_killed_owner_loses_nothing(func, durability, kind, tmp_path):
     """All results that it has seen are there, also those of the last millisecond."""

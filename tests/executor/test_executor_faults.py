@@ -288,7 +288,9 @@ def test_a_time_out_leaves_the_task_as_it_is(executor, tmp_path):
 # --------------------------------------------------------------------- the owner's death
 
 
-@pytest.mark.parametrize(("how", "is_group"), combined(["sleep", "gil", "idle"], [False, True]))
+@pytest.mark.parametrize(
+    ("how", "is_group"), combined(["sleep", "gil", "idle"], [False, True], soak=True)
+)
 def test_nobody_outlives_a_killed_owner(lab, how, is_group):
     """SIGKILL for the owner ends tasks and workers, busy in Python, in C, or idle."""
     subject = lab.start(f"""

@@ -71,7 +71,7 @@ def hangs(i):
 ENDS = ["of the call", "of the owner", "of its group"]
 
 
-@pytest.mark.parametrize(("how", "end"), combined(STARTS, ENDS))
+@pytest.mark.parametrize(("how", "end"), combined(STARTS, ENDS, soak=True))
 def test_n2_what_an_item_starts(lab, how, end):
     """Threads, programs and pools of an item work. They go with an interrupt, and the owner."""
     lab.folder.joinpath("starter.py").write_text(starter(how))

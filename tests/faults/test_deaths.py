@@ -333,7 +333,7 @@ pair(functools.partial(tasks.hang, 'gil'), range(4, 12))
 KILLS = {"K1": False, "K2": True}  # of the owner alone, of its process group
 
 
-@pytest.mark.parametrize(("kill", "life"), combined(KILLS, LIVES))
+@pytest.mark.parametrize(("kill", "life"), combined(KILLS, LIVES, soak=True))
 def test_nobody_outlives_a_killed_owner(lab, life, kill):
     """SIGKILL for the owner, or for its group, ends workers and all that they started."""
     if "idle-workers" in life and not N_SERVERS:
@@ -374,7 +374,7 @@ def test_nobody_outlives_an_owner_killed_while_workers_start(lab, kill):
         subject.wait()
 
 
-@pytest.mark.parametrize("n", [2, 20])
+@pytest.mark.parametrize("n", [2, 10])
 def test_nobody_outlives_an_owner_killed_at_any_moment(lab, n):
     """From the start of its interpreter until its workers have been at work for a while."""
     dice, start = random.Random(n), time.monotonic()
