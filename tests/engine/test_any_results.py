@@ -79,7 +79,7 @@ def hosts():
         nbshare.shutdown()
 
 
-@settings(deadline=None, max_examples=20)
+@settings(deadline=None, max_examples=10)
 @given(kinds=names, n=st.integers(1, 300), has_length=st.booleans(), is_stored=st.booleans())
 def test_results_of_hosts(tmp_path_factory, hosts, kinds, n, has_length, is_stored):
     """From a list and from a generator, in memory and in a directory, where the rest resumes."""

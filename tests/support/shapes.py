@@ -22,7 +22,7 @@ from nbshare import parallel_map
 
 # Few examples, because each is three runs, so a failing one is not made smaller.
 settings_of_runs = settings(
-    max_examples=5,
+    max_examples=3,
     deadline=None,
     suppress_health_check=list(HealthCheck),
     phases=[Phase.reuse, Phase.generate],
