@@ -13,6 +13,8 @@ from nbshare import MISSING, LivePlot, grid
 from nbshare._core.notebook.figure import LiveFigure
 from tests.support.played import played
 
+pytestmark = pytest.mark.usefixtures("few_pixels")
+
 
 class Phase(enum.Enum):
     """A kind of results."""

@@ -18,6 +18,8 @@ from nbshare._core.notebook.figure import LiveFigure
 from nbshare._core.notebook.reading import names_of
 from tests.support.played import played
 
+pytestmark = pytest.mark.usefixtures("few_pixels")
+
 LOG = np.geomspace(1e-3, 1e4, 8)
 UNEVEN = [0.0, 1.0, 3.0, 4.0, 9.0]
 

@@ -12,6 +12,8 @@ import xarray as xr
 from nbshare import LivePlot, map_async, rows
 from nbshare._core.notebook.figure import LiveFigure
 
+pytestmark = pytest.mark.usefixtures("few_pixels")
+
 DAYS = pd.date_range("2026-03-01", periods=3, name="day")
 STARS = pd.DataFrame({"star": ["Vega", "Vega", "Mira"], "band": [1, 2, 2], "flux": 1.0})
 

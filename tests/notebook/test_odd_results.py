@@ -30,6 +30,8 @@ from nbshare.errors import DisplayWarning
 from tests.support.grids import combined
 from tests.support.played import PlayedJob, played
 
+pytestmark = pytest.mark.usefixtures("few_pixels")
+
 
 def axes_of(results, plot="line", items=None, *, first=None):
     """Return the axes of the last frame, after one of the first results."""
@@ -62,7 +64,12 @@ def padded(arrays):
 
 @pytest.mark.parametrize(
     ("make", "lengths", "first"),
-    combined([np.array, list, tuple, pd.Series], [(1, 2, 3), (3, 1, 2), (0, 2, 1)], [None, 1, 2]),
+    combined(
+        [np.array, list, tuple, pd.Series],
+        [(1, 2, 3), (3, 1, 2), (0, 2, 1)],
+        [None, 1, 2],
+        soak=True,
+    ),
 )
 def test_short_results_of_several_lengths_have_a_line_for_each_element(make, lengths, first):
     results = [make(np.arange(1.0, n + 1)) for n in lengths]

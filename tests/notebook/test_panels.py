@@ -15,6 +15,8 @@ from nbshare._core.notebook.figure import LiveFigure
 from tests.support.grids import combined
 from tests.support.played import played
 
+pytestmark = pytest.mark.usefixtures("few_pixels")
+
 A, B = [0.0, 1.0, 2.0], [10, 20]
 
 
