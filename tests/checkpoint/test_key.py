@@ -695,6 +695,19 @@ class Kept:
         return 2 * self.x
 
 
+class Posing:
+    """A decorated function that poses as the original, as wrapt makes it."""
+
+    __slots__ = "__wrapped__", "_self_wrapper"  # so that vars() gives those of the original
+    __class__ = property(lambda self: self.__wrapped__.__class__)
+
+    def __init__(self, wrapped, wrapper):
+        self.__wrapped__, self._self_wrapper = wrapped, wrapper
+
+    def __getattr__(self, name):
+        return getattr(self.__wrapped__, name)
+
+
 class OwnSet(set):
     """A set with attributes."""
 
@@ -806,6 +819,7 @@ OTHER = {
     "functions": (np.sin, np.cos),
     "types without a name of their own": (type(None), type(NotImplemented)),
     "methods": ("a".upper, "b".upper),
+    "decorators": (Posing(identity, np.sin), Posing(identity, np.cos)),
     "what stands for a masked value": (
         np.ma.array([1, 5], mask=[0, 1], fill_value=7), np.ma.array([1, 5], mask=[0, 1])
     ),

@@ -388,6 +388,41 @@ print([parallel_map(f, [1], progress=False)[0] for f in functions])
     assert script(code) == f"{[*expected, 'wrapped second', 'int']}\n"
 
 
+POSING = """
+class FunctionWrapper:  # as wrapt's, a proxy that isinstance takes for a function
+    __class__ = property(lambda self: self.__wrapped__.__class__)
+    def __init__(self, wrapped, wrapper, enabled=None):
+        self.__wrapped__, self._self_wrapper, self._self_enabled = wrapped, wrapper, enabled
+        self.__module__ = wrapped.__module__
+    def __getattr__(self, name): return getattr(self.__wrapped__, name)
+    def __call__(self, *args): return self._self_wrapper(self.__wrapped__, *args)
+    def __reduce_ex__(self, protocol): raise NotImplementedError("define __reduce__()")
+def add(wrapped, x): return wrapped(x) + 1
+def adding(func): return FunctionWrapper(func, add)
+@adding
+def named(x): return x
+"""
+
+
+def test_a_decorator_whose_objects_pose_as_functions_is_not_lost(script):
+    """A function of a script, one that it calls, one of a file, and one within a function."""
+    code = f"""
+from pathlib import Path
+from nbshare import parallel_map
+Path("posing.py").write_text({POSING!r})
+import posing
+def scale(wrapped, x): return wrapped(x) * 10
+@posing.adding
+def added(x): return x
+scaled = posing.FunctionWrapper(added, scale)
+def calls(x): return scaled(x)
+def made(): return posing.adding(lambda x: x + 5)
+functions = [added, scaled, calls, posing.named, made()]
+print([parallel_map(f, [1], progress=False)[0].item() for f in functions])
+"""
+    assert script(code) == "[2, 20, 20, 2, 7]\n"
+
+
 @pytest.mark.parametrize("way", ["import", "import_file"])
 @pytest.mark.parametrize("edit", ["deleted", "renamed"])
 def test_a_module_whose_file_is_gone_is_an_error_that_says_so(folder, monkeypatch, way, edit):

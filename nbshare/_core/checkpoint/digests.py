@@ -201,6 +201,9 @@ class _Walk:
         if kind in _ARRAYS or isinstance(value, np.generic):
             return self._array(value, where)
         if isinstance(value, _CODE):
+            proxy: Any = None if issubclass(kind, _CODE) else value
+            if hasattr(proxy, "_self_wrapper"):  # a decorated function of wrapt
+                return self._all("wrapper", [proxy.__wrapped__, proxy._self_wrapper], where)
             return _of_text(self._digests.definition(value))
         if isinstance(value, types.MethodType):
             return self._all("method", [value.__func__, value.__self__], where)

@@ -22,7 +22,7 @@ from functools import _lru_cache_wrapper, cache, lru_cache, singledispatch
 from importlib import import_module
 from importlib.machinery import SourceFileLoader
 from operator import mul
-from types import CodeType, FunctionType, ModuleType
+from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any, TypeVar
 
 from nbshare._core.functions.annotations import (
@@ -68,6 +68,7 @@ def dumps(value: Any) -> bytes:
 # Modules of classes whose objects hold the number of a descriptor, or write a file when they are
 # deleted. Pickled copies would close descriptors of the worker, and overwrite files.
 _OPEN = {name: name.encode() for name in ("multiprocessing.connection", "shelve", "dbm.dumb")}
+_DEFINED = FunctionType, MethodType, staticmethod, classmethod, type
 _MAINS = b"_main__"  # the end of all names of the script, as one search of a long pickle is faster
 
 Keep = Callable[[pickle.PickleBuffer], bool]  # returns whether the pickle holds a buffer itself
@@ -160,6 +161,8 @@ def value_pickler() -> Any:
                 return mul, (obj._type_, obj._length_)
             if isinstance(obj, OF_ANNOTATIONS):
                 return reduced_annotation(obj) if _is_of_unknown(obj) else NotImplemented
+            if isinstance(obj, _DEFINED) and not issubclass(type(obj), _DEFINED):
+                return _of_proxy(obj)
             reduced = _by_name(obj)
             if reduced is NotImplemented:
                 if type(obj) is FunctionType and id(obj.__globals__) not in self.globals_ref:
@@ -224,6 +227,26 @@ def _dispatching(func: Any) -> tuple[Any, ...]:
 def _register(func: Any, registered: list[tuple[type, Callable[..., Any]]]) -> None:
     for cls, implementation in registered:
         func.register(cls, implementation)
+
+
+def _of_proxy(obj: Any) -> Any:
+    """Return how to send an object that poses as a function, as decorators by wrapt make them.
+
+    cloudpickle would send only what it wraps.
+    """
+    kind: Any = type(obj)
+    if isinstance(obj, MethodType):
+        return getattr, (obj.__self__, obj.__name__)
+    if not is_by_value(obj) and find_named(obj.__module__, obj.__qualname__) is obj:
+        return _named, (obj.__module__, obj.__qualname__)
+    home = home_of(kind, kind.__name__)
+    if home is None or not hasattr(obj, "_self_wrapper"):
+        return obj.__reduce_ex__(5)
+    return _wrapped, (home, kind.__name__, obj.__wrapped__, obj._self_wrapper, obj._self_enabled)
+
+
+def _wrapped(home: str, name: str, *parts: Any) -> Any:
+    return _named(home, name)(*parts)
 
 
 def _in_file(path: str, parts: tuple[Any, ...]) -> CodeType:
