@@ -9,12 +9,13 @@ import codecs
 import io
 import statistics
 import struct
+import sys
 
 import numpy as np
 import pytest
 
 from nbshare import parallel_map
-from nbshare._core.wire.failures import READ_ONLY, REGISTERED, describe
+from nbshare._core.wire.failures import READ_ONLY, REGISTERED, UNSENT, describe
 
 # As libraries say it: NumPy, Cython, SciPy, Numba (two), OpenCV, h5py, ctypes, CPython, xarray.
 TEXTS = [
@@ -161,3 +162,50 @@ def test_texts_of_registries_are_known(text):
     failure = describe(ValueError(text), 0, "")
     assert REGISTERED in failure.as_error("item 0", 1).__notes__
     assert REGISTERED not in failure.as_error("item 0", None).__notes__
+
+
+def test_a_variable_that_only_a_text_names_is_told(monkeypatch):
+    """If the script has it. The loop would find it."""
+    monkeypatch.setattr(sys.modules["__main__"], "threshold", 1, raising=False)
+    with pytest.raises(NameError) as caught:
+        parallel_map(lambda _: eval("threshold"), [0])
+    assert caught.value.__notes__[-1] == UNSENT.format("threshold")
+    with pytest.raises(NameError) as caught:
+        parallel_map(lambda _: eval("another"), [0])
+    assert "Workers do not have" not in str(caught.value.__notes__)
+
+
+# As libraries say it: pandas, patsy, DuckDB, polars, pickle, and toolz.
+@pytest.mark.parametrize(
+    "text",
+    [
+        "name \"local variable 'threshold' is not defined\" is not defined",
+        "Error evaluating factor: NameError: name 'threshold' is not defined",
+        "Catalog Error: Table with name threshold does not exist!",
+        "relation 'threshold' was not found",
+        "Can't get attribute 'threshold' on <module '__main__' (built-in)>",
+        "module '__main__' has no attribute 'threshold'",
+    ],
+)
+def test_texts_about_variables_are_known(text, monkeypatch):
+    """If a worker raised the error, and the script has the variable."""
+    failure = describe(ValueError(text), 0, "")
+    note = UNSENT.format("threshold")
+    assert note not in failure.as_error("item 0", 1).__notes__
+    monkeypatch.setattr(sys.modules["__main__"], "threshold", 1, raising=False)
+    assert note in failure.as_error("item 0", 1).__notes__
+    assert note not in failure.as_error("item 0", None).__notes__
+
+
+def test_an_object_of_a_notebook_that_cannot_be_loaded_is_told():
+    """Its class may work from a file, as those of msgspec do."""
+
+    class Unloadable:
+        __module__ = "__main__"
+
+        def __reduce__(self):
+            return type(self), (1,)
+
+    with pytest.raises(TypeError) as caught:
+        parallel_map(abs, [Unloadable()])
+    assert "Define its class in a .py file" in str(caught.value.__notes__)

@@ -41,6 +41,10 @@ _REMEDIES = {
     "weakref": "Refer to the object itself, or create the weak reference inside the function.",
     "nbshare": "",  # its errors say what to do
 }
+OF_NOTEBOOK = (
+    "Define its class in a .py file, and import that. Or pass plain data, and create the object "
+    "inside the function."
+)
 OTHERS = "Pass plain data instead, and create the object inside the function."
 
 

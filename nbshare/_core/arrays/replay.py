@@ -9,7 +9,8 @@ from contextlib import suppress
 from traceback import walk_tb
 from typing import Any
 
-from nbshare._core.arrays.remedies import OTHERS, remedy_for
+from nbshare._core.arrays.remedies import OF_NOTEBOOK, OTHERS, remedy_for
+from nbshare._core.functions.pickling import is_by_value
 from nbshare._core.messages import noted
 
 # The opcodes that call a constructor, and its place on the stack.
@@ -38,7 +39,7 @@ def name_object(
     maker = _class_of(*replay.making)
     if isinstance(maker, type):
         told = f"raised while an instance of {_path(maker)} was unpickled"
-        remedy = remedy_for(maker)
+        remedy = OF_NOTEBOOK if is_by_value(maker) else remedy_for(maker)
     else:
         told, remedy = f"raised by {_path(maker)}, which was called to unpickle an object", None
     noted(

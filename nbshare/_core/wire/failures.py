@@ -18,7 +18,14 @@ import numpy as np
 
 from nbshare import errors
 from nbshare._core.arrays.remedies import IN_SHELL
-from nbshare._core.functions.modules import file_of, find_named, is_module, loaded, loader_of
+from nbshare._core.functions.modules import (
+    MAIN,
+    file_of,
+    find_named,
+    is_module,
+    loaded,
+    loader_of,
+)
 from nbshare._core.functions.pickling import dumps
 from nbshare._core.messages import cut, is_interrupt, is_ours, noted
 from nbshare._core.shapes.shaped import ShapedItems
@@ -52,6 +59,18 @@ _OF_FILES = (
 _OF_REGISTERED = (
     r"(?i)unregistered|\bnot?\b.*\bregist(ered|ry)|unknown (error handler|encoding)|colormap"
     r"|\bvalid unit"
+)
+# Errors of Python, pandas, patsy, DuckDB and polars about names in a text. The last two patterns
+# are of objects that are pickled by name, such as those of toolz.curry.
+_OF_NAMES = (
+    r"(?:name|variable|relation) '?(\w+)'? (?:is not defined|does not exist|was not found)"
+    r"|module '__main__' has no attribute '(\w+)"
+    r"|attribute '(\w+)' on <module '__main__'"
+)
+UNSENT = (
+    "Workers do not have {0!r} of the notebook or script. They get the variables that the code of "
+    "the function names, and not those that a text names, such as a query or a formula. Pass it "
+    "as an argument, for example with shared={{{0!r}: {0}}}, or define it in a .py file."
 )
 REGISTERED = (
     "Workers do not have what the calling process has registered with a library, or added to its "
@@ -122,9 +141,17 @@ class Failure(NamedTuple):
         notes = [*self.notes, _note(self, where)]
         if not isinstance(error, BaseException) or not all(noted(error, note) for note in notes):
             error = _task_error(self, where)
-        if worker is not None and self._is_of_registered():
+        if worker is not None and (name := self._unsent()):
+            noted(error, UNSENT.format(name))
+        elif worker is not None and self._is_of_registered():
             noted(error, REGISTERED)
         return error if self.advice and noted(error, self.advice) else explained(error)
+
+    def _unsent(self) -> str:
+        """Return the variable of the script that the worker seems to lack, or ""."""
+        found = re.search(_OF_NAMES, self.text)
+        name: str = found[found.lastindex or 0] if found else ""
+        return name if find_named(MAIN, name) is not None else ""
 
     def _is_of_registered(self) -> bool:
         """Return whether a worker seems to lack what this process has registered or added."""
