@@ -173,7 +173,7 @@ class Call(OwnRun):
         self.items_event: waiting.WorkerEvent | None = None
         if board.is_open and not engine.in_process and request.stage is None:
             self.items_event = waiting.WorkerEvent()
-        self.supply = Supply()  # of items, until the end
+        self.supply = Supply()  # the source of items, until its end
         self.event_fd: int | None = None  # the `OwnerEvent` that workers set when they have news
         self._texts: dict[int, str] = {}  # texts of items that are not kept
 
