@@ -35,7 +35,39 @@ def make(x):
         @pydantic.field_validator("a")
         @classmethod
         def check(cls, value): return value
+        @pydantic.computed_field
+        @property
+        def d(self) -> str: return self.c
     return [Model, Model(a=3)]
+""",
+    "attrs": """
+import attrs
+def make(x):
+    @attrs.frozen
+    class Frozen:
+        a: int
+        b: str = x
+    return [Frozen(1), {Frozen(k) for k in range(5)}]
+""",
+    "uncertainties": """
+from uncertainties import ufloat
+def make(x): return [ufloat(2, 0.1, x), 2 * ufloat(1, 0.1) + ufloat(ord(x), 0.2)]
+""",
+    "pyomo": """
+import pyomo.environ as pyo
+def make(x):
+    m = pyo.ConcreteModel()
+    m.x, m.p = pyo.Var([x, "c"], bounds=(0, 1)), pyo.Param(initialize=1.0, mutable=True)
+    m.o = pyo.Objective(expr=m.p * m.x[x])
+    m.dual = pyo.Suffix()
+    m.dual[m.o] = 2.0
+    return m
+""",
+    "loguru": """
+from loguru import logger
+def make(x):
+    def f(y): return logger.info(x)
+    return f
 """,
     "sqlalchemy": """
 import sqlalchemy as sa

@@ -747,6 +747,19 @@ def mesh(n: int, value: int = 0) -> list[Holder]:
     return nodes
 
 
+def attributed(**attributes) -> Holder:
+    """Return an object with attributes in this order."""
+    holder = Holder(0)
+    vars(holder).update(attributes)
+    return holder
+
+
+def by_address(value: int) -> dict[int, object]:
+    """Return a dict of objects by their addresses, as packages keep them."""
+    first, second = Holder(value), Holder(2)
+    return {id(first): first, id(second): (second, 3)}
+
+
 class Labelled:
     """An object that its address names, as those of packages do."""
 
@@ -789,6 +802,9 @@ SAME = {
     "strides": (np.arange(0.0, 12, 2), np.arange(12.0)[::2]),
     "a set": ({"a", "b", 3, (1, 2)}, {(1, 2), 3, "b", "a"}),
     "an object": (Holder([1, 2]), Holder([1, 2])),
+    "the order of attributes": (attributed(a=1, b=[2]), attributed(b=[2], a=1)),
+    "keys that are addresses": (by_address(1), by_address(1)),
+    "a property": (Holder(property(len)), Holder(property(len))),
     "what is masked": (np.ma.array([1, 5], mask=[0, 1]), np.ma.array([1, 6], mask=[0, 1])),
     "identities in a list": ([x := [1], x], [[1], [1]]),
     "what is masked in records": (
@@ -819,6 +835,8 @@ OTHER = {
     "functions": (np.sin, np.cos),
     "types without a name of their own": (type(None), type(NotImplemented)),
     "methods": ("a".upper, "b".upper),
+    "what addresses lead to": (by_address(1), by_address(2)),
+    "properties": (property(len), property(abs)),
     "decorators": (Posing(identity, np.sin), Posing(identity, np.cos)),
     "what stands for a masked value": (
         np.ma.array([1, 5], mask=[0, 1], fill_value=7), np.ma.array([1, 5], mask=[0, 1])

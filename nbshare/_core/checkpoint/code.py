@@ -17,7 +17,7 @@ from types import (
 )
 from typing import Any
 
-from nbshare._core.checkpoint.digests import Attributes, Digests, digest
+from nbshare._core.checkpoint.digests import Attributes, Digests, digest, is_salted
 from nbshare._core.checkpoint.sources import (
     ANYWHERE,
     IN_MODULE,
@@ -211,9 +211,6 @@ def _members(cls: type) -> dict[str, Any]:
     if type(cls) is not type:
         found["__class__"] = type(cls)
     for name, member in vars(cls).items():
-        if isinstance(member, property | staticmethod | classmethod):  # these cannot be pickled
-            parts = ("fget", "fset", "fdel", "__func__")
-            found[name] = type(member), *(getattr(member, part, None) for part in parts)
-        elif not (name in NOT_OF_A_CLASS or isinstance(member, OF_SLOTS)):
-            found[name] = member
+        if not (name in NOT_OF_A_CLASS or isinstance(member, OF_SLOTS)):
+            found[name] = "attrs" if is_salted(name, member) else member
     return found

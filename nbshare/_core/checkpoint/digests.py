@@ -38,6 +38,7 @@ PIECE_NBYTES = 16 << 20  # size of the pieces in which arrays are hashed
 N_THREADS = 4  # number of threads that hash pieces
 MOST_DEEP, MOST_KEPT = 6, 200  # limits of an outline
 OF_WRAPPERS = "cache_info", "targetoptions"  # attributes of functions with a cache, and of Numba's
+OF_MEMBERS = "fget", "fset", "fdel", "__func__"  # parts of a property or a class method
 # Attributes in which objects cache answers, or keep work space.
 ANSWERS = {
     "_cs_matrix._has_sorted_indices", "_cs_matrix._has_canonical_format", "ExtensionArray._cache",
@@ -56,6 +57,7 @@ _NOT_MET = None, b""
 _BYTES = {bytes, bytearray, memoryview}
 _CODE = types.ModuleType | types.FunctionType | type
 _PLAIN = {type(None), bool, int, float, complex, str, type(Ellipsis), type(NotImplemented), range}
+_MEMBERS = property, staticmethod, classmethod  # these cannot be pickled
 _OF_NAMED_TUPLES = set(vars(namedtuple("Any", ())))
 _ARRAYS = {np.ndarray, np.memmap, SharedArray, np.ma.MaskedArray}  # subclasses have attributes
 
@@ -205,14 +207,17 @@ class _Walk:
             if hasattr(proxy, "_self_wrapper"):  # a decorated function of wrapt
                 return self._all("wrapper", [proxy.__wrapped__, proxy._self_wrapper], where)
             return _of_text(self._digests.definition(value))
+        if isinstance(value, _MEMBERS):
+            parts = [getattr(value, name, None) for name in OF_MEMBERS]
+            return self._all("member", [kind, *parts], where)
         if isinstance(value, types.MethodType):
             return self._all("method", [value.__func__, value.__self__], where)
         if hasattr(value, "__wrapped__") and any(hasattr(value, each) for each in OF_WRAPPERS):
             options = getattr(value, "targetoptions", None)
             of_cache = getattr(value, "cache_parameters", lambda: None)()
             return self._all("wrapper", [kind, value.__wrapped__, options, of_cache], where)
-        if (parts := _parts_in(value, kind)) is not None:
-            return self._all(kind.__name__, parts, where)
+        if (found := _parts_in(value, kind)) is not None:
+            return self._all(kind.__name__, found, where)
         if isinstance(value, OF_ANNOTATIONS):
             return self._all("annotation", [kind.__name__, *parts_of(value)], where)
         if _is_unnamed_tuple(kind):
@@ -261,7 +266,7 @@ class _Walk:
         self._depth += 1
         for key, value in pairs.items():
             way = _way(tag, where, key)
-            found += [self.of(key, where), self.of(value, way)]
+            found += [self.of(_key_of(key, value), where), self.of(value, way)]
             if self._outline is not None:
                 self._outline.note(way, self._depth, found[-1])
         self._depth -= 1
@@ -320,9 +325,8 @@ class _Walk:
             states = *states, *filter(None, [attributes_of(value)])  # NumPy omits these
         for each in states:
             if isinstance(each, dict):
-                found.append(
-                    self._pairs("state", _values_in(each, value, kind, self._digests.labels), where)
-                )
+                attributes = _values_in(each, value, kind, self._digests.labels)
+                found.append(self._pairs("state", attributes, where))
             else:
                 found.append(self.of(each, where))
         return digest(*found)
@@ -381,6 +385,12 @@ class _Sketch(_Walk):
         return sorted(self.of(value, where) for value in values)
 
 
+def is_salted(name: str, member: Any) -> bool:
+    """Return whether a method is a ``__hash__`` by attrs, whose code holds the hash of a text."""
+    code = getattr(member, "__code__", None)
+    return name == "__hash__" and getattr(code, "co_filename", "").startswith("<attrs generated")
+
+
 def _texts_in(value: Any) -> Iterator[str]:
     """Yield code and plain values by which functions or classes of the same name differ."""
     yield value.__qualname__
@@ -388,7 +398,7 @@ def _texts_in(value: Any) -> Iterator[str]:
         for name, member in vars(value).items():
             if type(member) in _PLAIN:
                 yield f"{name} {member!r}"
-            elif isinstance(member, types.FunctionType):
+            elif isinstance(member, types.FunctionType) and not is_salted(name, member):
                 yield from _texts_in(member)
         return
     code = value.__code__
@@ -416,6 +426,13 @@ def _way(tag: str, where: str, key: Any) -> str:
     return where + (f".{key}" if tag == "state" else f"[{cut(repr(key))}]")
 
 
+def _key_of(key: Any, value: Any) -> Any:
+    """Return a key of a dict, or a text instead of the address of the object that it leads to."""
+    if type(key) is int and (key == id(value) or (type(value) is tuple and key in map(id, value))):
+        return "address"
+    return key
+
+
 def _of_bytes(value: Any) -> bytes:
     if isinstance(value, memoryview):
         return digest(f"memoryview {value.format} {value.shape}".encode(), value.tobytes())
@@ -436,7 +453,8 @@ def _values_in(
         for base in kind.__mro__
         if f"{base.__name__}.{name}" in ANSWERS or isinstance(vars(base).get(name), cached_property)
     }
-    values = {name: value for name, value in state.items() if name not in answers}
+    # In order, because it may depend on a set of names, as those of uncertainties.
+    values = {name: state[name] for name in sorted(state, key=str) if name not in answers}
     texts = {name: _text_with_numbers(x) for name, x in values.items()}
     if found := {name: text for name, text in texts.items() if DIGITS.search(text)}:
         parts = {**state, "self": owner, "type": kind}
@@ -484,6 +502,8 @@ def _parts_in(value: Any, kind: type) -> list[Any] | None:
         columns = [column.array for _, column in value.items()]
         flags = value.flags.allows_duplicate_labels
         return [value.columns, value.index, value.attrs, flags, *columns]
+    if package == "loguru":
+        return [kind]  # results do not depend on what is logged
     if package == "torch":
         return _parts_in_torch(value, kind)
     return None
