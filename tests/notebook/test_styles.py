@@ -44,6 +44,7 @@ PLOTS = {
 }
 
 
+@pytest.mark.usefixtures("few_pixels")
 @pytest.mark.parametrize("in_users_style", [False, True])
 @pytest.mark.parametrize(("style", "plot"), combined(STYLES, PLOTS, soak=True))
 def test_no_text_overlaps_or_is_cut_in_any_style(style, plot, in_users_style):
