@@ -290,7 +290,6 @@ def serve_dask(address, n, folder):
     """Start Dask workers on a machine."""
     command = [sys.executable, "-m", "distributed.cli.dask_worker", address, "--no-dashboard"]
     command += ["--nworkers", str(n), "--nthreads", "1", "--local-directory", folder]
-    command += ["--no-nanny"] if n == 1 else []  # a process less to start
     nothing = subprocess.DEVNULL
     subprocess.Popen(command, stdin=nothing, stdout=nothing, stderr=nothing)
 
