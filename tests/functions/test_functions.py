@@ -390,6 +390,7 @@ print([parallel_map(f, [1], progress=False)[0] for f in functions])
 
 POSING = """
 class FunctionWrapper:  # as wrapt's, a proxy that isinstance takes for a function
+    __module__ = "_posing"  # which cannot be imported
     __class__ = property(lambda self: self.__wrapped__.__class__)
     def __init__(self, wrapped, wrapper, enabled=None):
         self.__wrapped__, self._self_wrapper, self._self_enabled = wrapped, wrapper, enabled

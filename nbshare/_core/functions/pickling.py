@@ -239,14 +239,9 @@ def _of_proxy(obj: Any) -> Any:
         return getattr, (obj.__self__, obj.__name__)
     if not is_by_value(obj) and find_named(obj.__module__, obj.__qualname__) is obj:
         return _named, (obj.__module__, obj.__qualname__)
-    home = home_of(kind, kind.__name__)
-    if home is None or not hasattr(obj, "_self_wrapper"):
+    if kind.__name__ != "FunctionWrapper":
         return obj.__reduce_ex__(5)
-    return _wrapped, (home, kind.__name__, obj.__wrapped__, obj._self_wrapper, obj._self_enabled)
-
-
-def _wrapped(home: str, name: str, *parts: Any) -> Any:
-    return _named(home, name)(*parts)
+    return kind, (obj.__wrapped__, obj._self_wrapper, obj._self_enabled)
 
 
 def _in_file(path: str, parts: tuple[Any, ...]) -> CodeType:
@@ -307,6 +302,8 @@ def _by_name(obj: Any) -> Any:
     if not issubclass(type(obj), (type, FunctionType, _lru_cache_wrapper)):
         return NotImplemented
     name, qualname = obj.__module__, obj.__qualname__
+    if isinstance(obj, type) and name not in sys.modules:  # as wrapt's, which is in C
+        return by_home(obj)
     loader = loader_of(sys.modules.get(name))
     if is_by_value(obj) or not isinstance(loader, SourceFileLoader):
         return NotImplemented
