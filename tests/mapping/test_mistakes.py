@@ -478,6 +478,7 @@ def test_a_lock_inside_an_object_of_a_package_is_not_for_users_to_replace(tmp_pa
         parallel_map(lambda x: (registry, x), range(3))
     assert "registry._caches['lock']" in str(caught.value)
     assert "create the object inside the function" in str(caught.value)
+    assert "define both in a .py file" in str(caught.value)
     assert "SharedLock" not in str(caught.value)
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from nbshare._core.arrays.by_reference import PLAIN, ByReference
-from nbshare._core.arrays.remedies import OTHERS, remedy_for
+from nbshare._core.arrays.remedies import IN_FILE, OTHERS, remedy_for
 from nbshare._core.functions.installed import is_installed
 from nbshare._core.functions.modules import file_of, is_module
 from nbshare._core.functions.pickling import dumps_apart, sent_variables
@@ -33,11 +33,13 @@ def culprit_of(obj: Any) -> tuple[str, str]:
     if isinstance(obj, functools.partial) and not _can_be_pickled(obj.func):
         return culprit_of(obj.func)
     path, found, is_of_user = _found_in(obj)
+    remedy = (is_of_user and _remedy(found)) or OTHERS
     if inspect.isfunction(obj) and found is not obj:
         path = f"its variable {path!r}"
+        remedy += IN_FILE if remedy is OTHERS else ""
     elif isinstance(obj, functools.partial) and found is not obj:
         path = f"its argument {path!r}"
-    return path, (is_of_user and _remedy(found)) or OTHERS
+    return path, remedy
 
 
 def _found_in(obj: Any) -> tuple[str, Any, bool]:

@@ -47,6 +47,8 @@ OF_NOTEBOOK = (
 )
 OTHERS = "Pass plain data instead, and create the object inside the function."
 
+IN_FILE = " Or define both in a .py file, and import the function."
+
 
 def remedy_for(kind: type) -> str | None:
     """Return the advice for objects of a class, or None."""
