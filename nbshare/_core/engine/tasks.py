@@ -58,7 +58,9 @@ FIRST_TASKS = 8  # number of tasks to submit before their duration is known
 # later task needs a new call, which takes a millisecond to begin. But the workers of an open call
 # are unavailable to other calls, so a call with longer tasks ends with its last task.
 OPEN_S = 0.05
-END_S = 0.02  # time limit for waiting workers to leave a call
+# Time limit for workers to leave a call, so that later calls find them idle. On a busy machine they
+# need some 50 ms. A task that is submitted meanwhile waits, too.
+END_S = 0.5
 REST_S = 0.005  # longest pause of the thread while workers have enough tasks
 ALWAYS = 1 << 60  # value of Board.few, so that workers set the event after each task
 
