@@ -10,7 +10,7 @@ from functools import partial
 import pytest
 
 from nbshare import map_async, parallel_map
-from nbshare._core.jobs import job
+from nbshare._core.jobs import outcome
 from nbshare._core.worker.chance import Draws
 from nbshare.errors import UnseededWarning
 from tests.support import draws
@@ -18,7 +18,7 @@ from tests.support import draws
 
 @pytest.fixture(autouse=True)
 def _nothing_told():
-    job._told_of_chance.clear()
+    outcome._told_of_chance.clear()
 
 
 OPTIONS = {"max_workers": 2, "chunksize": 1, "out": "list"}
