@@ -302,7 +302,7 @@ def _by_name(obj: Any) -> Any:
     if not issubclass(type(obj), (type, FunctionType, _lru_cache_wrapper)):
         return NotImplemented
     name, qualname = obj.__module__, obj.__qualname__
-    if isinstance(obj, type) and name not in sys.modules:  # as wrapt's, which is in C
+    if isinstance(obj, type) and name not in sys.modules:  # in C, such as that of wrapt
         return by_home(obj)
     loader = loader_of(sys.modules.get(name))
     if is_by_value(obj) or not isinstance(loader, SourceFileLoader):
