@@ -36,7 +36,8 @@ def culprit_of(obj: Any) -> tuple[str, str]:
     remedy = (is_of_user and _remedy(found)) or OTHERS
     if inspect.isfunction(obj) and found is not obj:
         path = f"its variable {path!r}"
-        remedy += IN_FILE if remedy is OTHERS else ""
+        if remedy is OTHERS:
+            remedy += IN_FILE
     elif isinstance(obj, functools.partial) and found is not obj:
         path = f"its argument {path!r}"
     return path, remedy

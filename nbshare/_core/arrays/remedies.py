@@ -46,7 +46,6 @@ OF_NOTEBOOK = (
     "inside the function."
 )
 OTHERS = "Pass plain data instead, and create the object inside the function."
-
 IN_FILE = " Or define both in a .py file, and import the function."
 
 

@@ -141,10 +141,11 @@ class Failure(NamedTuple):
         notes = [*self.notes, _note(self, where)]
         if not isinstance(error, BaseException) or not all(noted(error, note) for note in notes):
             error = _task_error(self, where)
-        if worker is not None and (name := self._unsent()):
-            noted(error, UNSENT.format(name))
-        elif worker is not None and self._is_of_registered():
-            noted(error, REGISTERED)
+        if worker is not None:
+            if name := self._unsent():
+                noted(error, UNSENT.format(name))
+            elif self._is_of_registered():
+                noted(error, REGISTERED)
         return error if self.advice and noted(error, self.advice) else explained(error)
 
     def _unsent(self) -> str:

@@ -176,8 +176,9 @@ class Work:
         self._slot[LOADED] = 0
         inputs_of_all, items = inputs[0], inputs[-2 if order.is_fed else -1]
         self._func = self._loaded(inputs_of_all, order.fixed)
+        self._is_folded = order.is_folded
         self._n_items_in: Callable[[range], int] = len  # the user's items in a chunk
-        if order.is_folded:
+        if self._is_folded:
             from nbshare._core.wire.folding import n_items_in  # late, only reduce= needs it
 
             self._n_items_in = n_items_in
@@ -264,7 +265,7 @@ class Work:
         if (most := self._policy.max_tasks) is not None:
             if self.is_spent:
                 return False
-            self._claims.most = most - _n_taken[0] if self._n_items_in is len else 1
+            self._claims.most = 1 if self._is_folded else most - _n_taken[0]
         chunk = self._claim(self._item_s)
         _n_taken[0] += self._n_items_in(chunk)
         if chunk:
