@@ -38,7 +38,6 @@ from nbshare._core.source.changes import record_imports, warn_of_changes
 from nbshare._core.system import processes
 from nbshare._core.wire import is_worker, runs_items
 from nbshare._core.wire.context import current_context
-from nbshare._core.wire.folding import Fold, in_blocks
 from nbshare._core.wire.orders import Policy
 
 record_imports()
@@ -130,6 +129,8 @@ def checked_request(
     check_functions(options)
     users = function
     if (reduce := options.reduce) is not None:
+        from nbshare._core.wire.folding import Fold, in_blocks  # late, only reduce= needs it
+
         function, out = Fold(users, reduce, policy), "list"  # a list of the value of each block
         columns, source, n_items = in_blocks(columns, source, n_items)
     n_workers = workers if n_items is None else max(1, min(workers, n_items))

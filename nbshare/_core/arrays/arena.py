@@ -30,7 +30,6 @@ import numpy.typing as npt
 
 from nbshare._core.arrays.by_reference import PLAIN, ByReference
 from nbshare._core.arrays.contents import Contents
-from nbshare._core.arrays.culprit import culprit_of
 from nbshare._core.arrays.inputs import (
     ArrayReference,
     Itself,
@@ -272,6 +271,8 @@ class Arena(Contents):
         except BaseException as error:
             if is_interrupt(error):
                 raise
+            from nbshare._core.arrays.culprit import culprit_of  # late, most objects can be sent
+
             culprit, remedy = culprit_of(obj)
             if remedy is OTHERS and is_too_deep(error):
                 remedy = TOO_DEEP

@@ -18,18 +18,15 @@ from nbshare._core.arrays.shared_array import SharedArray
 from nbshare._core.engine import hints
 from nbshare._core.engine.call import MAX_REPLACED, Call, Engine
 from nbshare._core.engine.feed import ItemFeed
-from nbshare._core.engine.folding import FoldingCall
 from nbshare._core.engine.placing import Placed, place
 from nbshare._core.engine.request import Request
 from nbshare._core.functions.pickling import dumps
 from nbshare._core.functions.reference import label_of, with_keywords
 from nbshare._core.memory import segment_of
 from nbshare._core.shapes.shaped import ShapedItems
-from nbshare._core.source.bytecode import assigned_around
 from nbshare._core.system import processes
 from nbshare._core.wire.board import Board
 from nbshare._core.wire.failures import SharedName
-from nbshare._core.wire.folding import Fold, FoldBlocks
 from nbshare._core.wire.orders import CallOrder, Fixed, Sources, Stage
 from nbshare._core.wire.threads import threads_per_worker
 from nbshare.errors import UnsendableError
@@ -57,18 +54,18 @@ def pack_fixed(arena: Arena, request: Request) -> Fixed:
         names = [name for name in shared if isinstance(shared[name], FunctionType | type)]
         func = arena.itself(with_keywords(request.func, {name: shared.pop(name) for name in names}))
     else:
-        func = _pack_function(arena, request.func)
+        func = _pack_function(arena, request)
     packed = _pack_shared(arena, shared) if shared else None
     return Fixed(func, packed, *initializer, arena.known.is_used)
 
 
-def _pack_function(arena: Arena, func: Any) -> Packed:
+def _pack_function(arena: Arena, request: Request) -> Packed:
     try:
-        return arena.pack(func, "the function", writable=True, is_named=True)
+        return arena.pack(request.func, "the function", writable=True, is_named=True)
     except Exception:
-        if isinstance(func, Fold):  # the error names the function at fault
-            arena.pack(func.func, "the function")
-            arena.pack(func.reduce, "the function of reduce=")
+        if request.reduce is not None:  # the error names the function at fault
+            arena.pack(request.users, "the function")
+            arena.pack(request.reduce, "the function of reduce=")
         raise
 
 
@@ -93,6 +90,8 @@ def _pack_initializer(
     if initializer is None:
         return None, None
     import hashlib  # late, because it loads OpenSSL
+
+    from nbshare._core.source.bytecode import assigned_around
 
     function, arguments = initializer
     if not arena.stays_here and (name := assigned_around(function)) is not None:
@@ -166,11 +165,11 @@ def _source(
     if isinstance(iterable, np.ndarray):
         is_shared = isinstance(iterable, SharedArray) or segment_of(iterable) is None  # or a file
         return "whole", arena.pack(iterable, "the items", writable=is_shared)
-    if isinstance(iterable, FoldBlocks):
+    if isinstance(iterable, ShapedItems):
+        if not iterable.columns:
+            return "whole", arena.pack(iterable, "the items", writable=True)
         columns = [_source(arena, column, together, numbers) for column in iterable.columns]
         return "folded", iterable.n_items, columns
-    if isinstance(iterable, ShapedItems):
-        return "whole", arena.pack(iterable, "the items", writable=True)
     if isinstance(iterable, range) or _is_plain(iterable):
         return "plain", iterable
     together.append(iterable)
@@ -287,5 +286,8 @@ def new_call(
         first=first,
         is_folded=request.reduce is not None,
     )
-    kind = FoldingCall if request.reduce is not None else make
-    return kind(request, engine, board, placed, order, feed)
+    if request.reduce is not None:
+        from nbshare._core.engine.folding import FoldingCall  # late, only reduce= needs it
+
+        make = FoldingCall
+    return make(request, engine, board, placed, order, feed)

@@ -13,7 +13,6 @@ from nbshare._core.engine.prints import Prints
 from nbshare._core.shapes.shaped import ShapedItems
 from nbshare._core.shapes.tiles import Tiles
 from nbshare._core.wire.context import Context
-from nbshare._core.wire.folding import Fold
 from nbshare._core.wire.orders import Policy
 
 
@@ -54,7 +53,7 @@ class Request(NamedTuple):
     @property
     def users(self) -> Any:
         """The user's function. With ``reduce=``, blocks call it for each item."""
-        return self.func.func if isinstance(self.func, Fold) else self.func
+        return self.func if self.reduce is None else self.func.func
 
     @property
     def workers_policy(self) -> Policy:

@@ -21,6 +21,8 @@ class ShapedItems(Sequence[Any]):
     """
 
     passes_its_parts = True  # see `arrays.passed`
+    columns: Sequence[Any] = ()  # the iterables of blocks, which workers receive instead of them
+    n_items: int = 0  # in blocks
 
     @property
     def _plot_coords(self) -> Mapping[str, npt.NDArray[Any]]:

@@ -13,7 +13,6 @@ import numpy as np
 from nbshare._core.functions.reference import bind_arguments, label_of, needed_by
 from nbshare._core.messages import noted, warn
 from nbshare._core.shapes.shaped import Adapted, ShapedItems, is_single, users_function, with_gaps
-from nbshare._core.source.bytecode import uses_of
 from nbshare._core.tracebacks import shown_from_the_call
 
 
@@ -218,6 +217,8 @@ class _Keyed(ShapedItems):
                 f"groups, pass it in shared={{{needed[1]!r}: ...}}. If the function takes a key "
                 "and a frame, name its parameters key and frame."
             )
+        from nbshare._core.source.bytecode import uses_of  # late, only groups need it
+
         bind_arguments(func, [None] * (1 + self._has_keys), shared, extra)
         if len(needed) == 1 and "unpacked" in (uses := uses_of(func, needed[0])):
             raise TypeError(
