@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import codecs
 import io
+import operator
 import statistics
 import struct
 import sys
@@ -173,6 +174,23 @@ def test_a_variable_that_only_a_text_names_is_told(monkeypatch):
     with pytest.raises(NameError) as caught:
         parallel_map(lambda _: eval("another"), [0])
     assert "Workers do not have" not in str(caught.value.__notes__)
+
+
+def evaluated(name):
+    """Look up a variable as numexpr does."""
+    global_dict = globals()
+    return global_dict[name]
+
+
+def test_a_variable_in_an_expression_of_numexpr_is_told(monkeypatch):
+    """Unlike a missing key of another dict, which may have the name of a variable."""
+    monkeypatch.setattr(sys.modules["__main__"], "threshold", 1, raising=False)
+    with pytest.raises(KeyError) as caught:
+        parallel_map(evaluated, ["threshold"])
+    assert caught.value.__notes__[-1] == UNSENT.format("threshold")
+    with pytest.raises(KeyError) as caught:
+        parallel_map(operator.itemgetter("threshold"), [{}])
+    assert UNSENT.format("threshold") not in caught.value.__notes__
 
 
 # As libraries say it: pandas, patsy, DuckDB, polars, pickle, and toolz.

@@ -152,6 +152,8 @@ class Failure(NamedTuple):
         """Return the variable of the script that the worker seems to lack, or ""."""
         found = re.search(_OF_NAMES, self.text)
         name: str = found[found.lastindex or 0] if found else ""
+        if self.type_name == "KeyError" and "global_dict[" in self.traceback:  # by numexpr
+            name = self.text.strip("'")
         return name if find_named(MAIN, name) is not None else ""
 
     def _is_of_registered(self) -> bool:
