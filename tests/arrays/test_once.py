@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import gc
 import itertools
+import mmap
 import pickle
 import threading
 import tracemalloc
@@ -139,6 +140,13 @@ def test_what_is_between_elements_is_not_sent_without_need():
     column = BIG.reshape(-1, 8)[:, 3]
     assert placed([column] * N) < 1.1 * column.nbytes
     assert all(x.flags.c_contiguous and (x == column).all() for (x,) in there_and_back([column]))
+
+
+def test_a_copy_of_a_large_array_begins_at_a_page():
+    """Page faults of later copies to the same memory take less time there."""
+    items = [np.arange(10.0), BIG, BIG.reshape(2, -1).T, np.append(BIG, 1.0)]
+    places = parallel_map(lambda array: array.ctypes.data % mmap.PAGESIZE, items)
+    assert places[1:].tolist() == [0, 0, 0]
 
 
 OBJECTS = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,10 +12,14 @@ import numpy.typing as npt
 from nbshare._core.arrays.copied import CopiedMemory, Span
 from nbshare._core.arrays.inputs import PLACED, ArrayReference, lenders, reference_to
 from nbshare._core.arrays.shared_array import SharedArray, unchanged_segment_of
-from nbshare._core.memory import Mode, Segment, aligned, as_bytes, file_of, handle_of
+from nbshare._core.memory import ALIGNMENT, Mode, Segment, aligned, as_bytes, file_of, handle_of
 from nbshare.errors import UnsendableError
 
 SMALL = 32 << 10  # bytes. Smaller parts are joined, because writing each one takes some µs
+
+# Bytes of a copy that begins at a page. Elsewhere in a page, each of its page faults takes up to
+# half as long again.
+LARGE = 1 << 20
 
 
 class Contents:
@@ -172,7 +177,7 @@ class Contents:
         return bytes(data)
 
     def _place(self, parts: Sequence[tuple[int, Any]], nbytes: int, shift: int) -> int:
-        start = aligned(self._end) + shift
+        start = aligned(self._end, mmap.PAGESIZE if nbytes >= LARGE else ALIGNMENT) + shift
         for offset, part in parts:
             self._parts.append((start + offset, part))
         self._end = start + nbytes
