@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import re
 import secrets
 import shutil
 import signal
@@ -212,15 +211,6 @@ class Page:
     def pointed(self, number: int, share: float = 0.5) -> str:
         """Move the mouse into a cell's picture. Return what is said of that place."""
         return pointed(self.tab, self.cell(number).locator("img:visible").last, share)
-
-    def counts(self, number: int, pattern: str, *, seconds: float) -> list[tuple[float, int]]:
-        """Look for a count in a cell's outputs. Return when it was seen, and what it was."""
-        counts, began = [], time.monotonic()
-        while (at := time.monotonic() - began) < seconds:
-            found = re.search(pattern, self.cell(number).inner_text())
-            counts.append((at, int(found[1]) if found else 0))
-            self.tab.wait_for_timeout(50)
-        return counts
 
     @contextlib.contextmanager
     def recorded(self, number: int) -> Iterator[list[list[Any]]]:
