@@ -180,7 +180,8 @@ class Calls:
 
     def _assign(self, call: Call, number: int) -> None:
         """Assign the worker of a number to a call."""
-        files = [s if mode == "r+" else s.read_only() for s, mode in call.segments]
+        segments = call.segments
+        files = [s if mode == "r+" else s.read_only() for s, mode in segments]
         fds = [call.board.segment.fd, *(file.fileno() for file in files)]
         if call.event_fd is not None:
             fds.append(call.event_fd)
@@ -189,7 +190,7 @@ class Calls:
         worker, slot = self._pool.assign(call, number, fds)
         worker.has_worked = True
         call.imported |= worker.imported
-        worker.lend(*(segment for segment, _ in call.segments))
+        worker.lend([segment for segment, _ in segments])
         call.workers[worker] = slot
 
     # ------------------------------------------------------------- messages of the workers
@@ -242,7 +243,10 @@ class Calls:
 
     def _call_of(self, worker: WorkerProcess) -> Call | None:
         """Return the running call that a worker works on."""
-        return next((call for call in self.running.values() if worker in call.workers), None)
+        for call in self.running.values():
+            if worker in call.workers:
+                return call
+        return None
 
     def _note_imports(self, worker: WorkerProcess, stamps: Mapping[str, Stamp | None]) -> None:
         if (call := self._call_of(worker)) is not None:
@@ -274,7 +278,7 @@ class Calls:
         except Exception as error:  # noqa: BLE001 - the call fails, such as for lack of memory
             self.fail(call, without_frames(error))
             return
-        worker.lend(*segments)
+        worker.lend(segments)
         try:
             worker.channel.send(answer, [segment.fd for segment in segments], wait=False)
         except OSError:

@@ -18,6 +18,7 @@ import _thread
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator
+from operator import attrgetter
 from typing import Literal, NamedTuple
 
 from nbshare._core.engine.call import Call, Engine
@@ -183,15 +184,16 @@ class Dispatcher(Engine):
 
     def _turn(self) -> None:
         """Wait for events, and handle them."""
-        until_s = next_deadline(self._calls.running.values(), self._pool, time.monotonic())
-        until_s = min(until_s, self._calls.look_at)
-        events = self._events.wait(until_s)
+        due_s = next_deadline(self._calls.running.values(), self._pool, time.monotonic())
+        look_s = self._calls.look_at
+        events = self._events.wait(min(due_s, look_s))
         self._hear(events)
         if "posted" in events:
             self._events.do_posted()
-        if time.monotonic() >= until_s:
+        now = time.monotonic()
+        if now >= due_s:
             self._do_overdue()
-        if time.monotonic() >= self._calls.look_at:
+        if now >= look_s:
             self._calls.look_at_memory()
         self._calls.assign_workers()
         self._calls.finish_ended()  # last, because the waiting thread needs the interpreter lock
@@ -277,7 +279,7 @@ class Due(NamedTuple):
 
 def next_deadline(calls: Iterable[Call], pool: WorkerPool, now: float) -> float:
     """Return the time of the next deadline, or infinity if there is none."""
-    return min((due.at_s for due in _deadlines(calls, pool, now)), default=math.inf)
+    return min(map(attrgetter("at_s"), _deadlines(calls, pool, now)), default=math.inf)
 
 
 def overdue(calls: Iterable[Call], pool: WorkerPool, now: float) -> list[Due]:

@@ -104,7 +104,7 @@ class WorkerProcess:
         """Record a change of the worker's state."""
         self.state, self.since = state, time.monotonic()
 
-    def lend(self, *segments: Segment) -> None:
+    def lend(self, segments: Sequence[Segment]) -> None:
         """Record the segments that the worker received for its call."""
         for segment in segments:
             segment.n_borrowed += 1

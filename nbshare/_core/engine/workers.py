@@ -200,7 +200,10 @@ class WorkerPool:
 
     def idle_worker(self, number: int) -> WorkerProcess | None:
         """Return the idle worker of a number, or None."""
-        return next((worker for worker in self.idle if worker.index == number), None)
+        for worker in self._members:
+            if worker.index == number and worker.state == "idle":
+                return worker
+        return None
 
     def _start(self, code: CodeVersion, number: int) -> WorkerProcess:
         for late in [worker for worker in self._members if worker.index == number]:
