@@ -171,8 +171,9 @@ class Contents:
 
     def all_contents(self) -> bytes:
         """Return the contents as bytes. Ends the arena."""
-        data = bytearray(self.nbytes)
-        for offset, part in self.contents()[1]:
+        nbytes, parts = self.contents()
+        data = bytearray(nbytes)
+        for offset, part in parts:
             data[offset : offset + nbytes_of(part)] = as_bytes(part).data
         return bytes(data)
 

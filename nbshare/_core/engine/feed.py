@@ -114,7 +114,7 @@ class ItemFeed:
         has_views = arena.has_views
         offset = aligned(arena.nbytes)  # first, because it decides the places
         where = arena.add(pickle.dumps((first, n, has_views, offset, packed)))
-        end = aligned(arena.nbytes)
+        end = aligned(sum(where))
         self._added.append(_Block(first, n, self._begin, end, where, has_views, columns))
         self._begin, self._n_added = end, self._n_added + n
         return first

@@ -130,7 +130,7 @@ class LogReader:
         entries : ndarray
             The entries of their results, one per column.
         """
-        batches, places = list(batches_of(entries)), entries[3].tolist()
+        batches, places = batches_of(entries), entries[3].tolist()
         first = entries[:3, [batch.start for batch in batches]].T.tolist()
         for batch, where in zip(batches, first, strict=True):
             try:
@@ -180,13 +180,12 @@ class LogReader:
         return View(self._logs[key]).array(np.uint8, (nbytes,), offset)
 
 
-def batches_of(entries: npt.NDArray[np.int64]) -> Iterator[slice]:
-    """Yield slices of consecutive entries (columns) in one batch."""
+def batches_of(entries: npt.NDArray[np.int64]) -> list[slice]:
+    """Return slices of consecutive entries (columns) in one batch."""
     n, starts = entries.shape[1], []
     if n > 1:
         starts = (1 + np.flatnonzero((entries[:2, 1:] != entries[:2, :-1]).any(axis=0))).tolist()
-    for start, stop in itertools.pairwise([0, *starts, n] if n else []):
-        yield slice(start, stop)
+    return [*itertools.starmap(slice, itertools.pairwise([0, *starts, n] if n else []))]
 
 
 def are_mixed(entries: npt.NDArray[np.int64]) -> bool:
