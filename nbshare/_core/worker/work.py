@@ -268,11 +268,18 @@ class Work:
             self._claims.most = 1 if self._is_folded else most - _n_taken[0]
         chunk = self._claim(self._item_s)
         _n_taken[0] += self._n_items_in(chunk)
-        if chunk:
-            if not 0 <= chunk.start - self._page.first < self._page.n:
-                self._board.forget_pages()
-                self._page = self._board.page(chunk.start)
-            self._store.turn_to(self._page, chunk.stop)
+        goes_on = bool(chunk) and self._run_claimed(chunk)
+        self._slot[ENDED] = time.monotonic_ns()
+        if self._board.n_unclaimed <= self._board.few:
+            self._caller.tell_news()
+        return goes_on
+
+    def _run_claimed(self, chunk: range) -> bool:
+        """Run a chunk as `_run_chunk` does, and detect unseeded draws of random numbers."""
+        if not 0 <= chunk.start - self._page.first < self._page.n:
+            self._board.forget_pages()
+            self._page = self._board.page(chunk.start)
+        self._store.turn_to(self._page, chunk.stop)
         if self._round != self._board.header[ROUND]:
             self._round = self._board.header[ROUND]
             if not self._caller.tidy_up():
@@ -281,14 +288,11 @@ class Work:
         if (draws := self._draws) is not None:
             draws.note()
         with self._reporter:
-            goes_on = bool(chunk) and self._run_chunk(chunk)
+            goes_on = self._run_chunk(chunk)
         if draws is not None and draws.may_be():
             self._draws = None  # once
             if which := draws.drawn():
                 self._board.note_draws(chunk, which)
-        self._slot[ENDED] = time.monotonic_ns()
-        if self._board.n_unclaimed <= self._board.few:
-            self._caller.tell_news()
         return goes_on
 
     def _tell_imports(self) -> None:
