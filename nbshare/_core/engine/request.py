@@ -53,8 +53,7 @@ class Request(NamedTuple):
     @property
     def users(self) -> Any:
         """The user's function. With ``reduce=``, blocks call it for each item."""
-        is_users = self.reduce is None or self.func is None  # None for a run of another process
-        return self.func if is_users else self.func.func
+        return self.func if self.reduce is None else self.func.func
 
     @property
     def workers_policy(self) -> Policy:

@@ -362,9 +362,9 @@ class Job(Generic[T]):
         keywords = dict(request.shared)
         if request.policy.seed is not None:
             keywords["rng"] = generator(request.policy.seed, index)
-        func = request.users
         with running_items():
-            result: T = func(*self._run.item(index), **keywords)
+            args = self._run.item(index)
+            result: T = request.users(*args, **keywords)
         return result
 
     @property

@@ -85,12 +85,14 @@ def _flat(run: Run) -> Any:
 def warn_of_chance(run: Run) -> None:
     """Warn, once per function, if it drew from global random numbers without a seed."""
     items, which = run.drew()
+    if not which:
+        return
     func = run.request.users
     name = label_of(func)
     while isinstance(func, functools.partial):
         func = func.func
     key = getattr(func, "__code__", name)  # many are called <lambda>
-    if not which or key in _told_of_chance:
+    if key in _told_of_chance:
         return
     _told_of_chance.add(key)
     python, numpy = "random.random() and the like", "np.random.normal() and the like"
