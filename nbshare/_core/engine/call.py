@@ -10,7 +10,6 @@ from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from nbshare._core.engine.feed import ItemFeed
 from nbshare._core.engine.outputs import Keeper
 from nbshare._core.engine.placing import Placed
 from nbshare._core.engine.request import Request
@@ -38,6 +37,7 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
+    from nbshare._core.engine.feed import ItemFeed
     from nbshare._core.engine.process import WorkerProcess
 
 MAX_REPLACED = 3  # workers that may die before their first item and be replaced, beyond max_workers

@@ -11,7 +11,7 @@ import math
 import mmap
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -21,13 +21,15 @@ from nbshare._core.arrays.shared_array import shared_view
 from nbshare._core.engine.request import Request, tiles_of
 from nbshare._core.memory import Segment, View, can_share, pool, segment_of
 from nbshare._core.memory.warm import LARGEST_PIECE
-from nbshare._core.shapes.tiles import Mosaic, Tiles
 from nbshare._core.store.cursor import Cursor
 from nbshare._core.store.pages import IN_OUTPUT
 from nbshare._core.store.rows import Decided, FilePlace, RowsTarget, RowWriter
 from nbshare._core.store.specs import ASK, IS_OBJECT, KINDS, OBJECTS, OutputSpec
 from nbshare._core.system import sections
 from nbshare._core.wire.board import KIND, Board
+
+if TYPE_CHECKING:
+    from nbshare._core.shapes.tiles import Tiles
 
 FIRST_BYTES = 256 << 10  # first size of a growing output
 GROWTH = 1.5  # factor between sizes. Unused parts take no memory
@@ -93,6 +95,8 @@ def mosaic_of(items: Tiles, spec: OutputSpec) -> Output:
     OutOfMemoryError
         If memory is short.
     """
+    from nbshare._core.shapes.tiles import Mosaic  # late, only tiles need it
+
     assert spec.dtype is not None
     whole = items.layout.whole
     shape = *whole, *spec.shape[len(whole) :]

@@ -17,7 +17,6 @@ from nbshare._core.arrays.loaded_size import loaded_nbytes
 from nbshare._core.arrays.shared_array import SharedArray
 from nbshare._core.engine import hints
 from nbshare._core.engine.call import MAX_REPLACED, Call, Engine
-from nbshare._core.engine.feed import ItemFeed
 from nbshare._core.engine.placing import Placed, place
 from nbshare._core.engine.request import Request
 from nbshare._core.functions.pickling import dumps
@@ -265,8 +264,11 @@ def new_call(
     n_slots = request.max_workers + MAX_REPLACED
     board = Board.create(request.n_items, n_slots, is_private=engine.in_process)
     is_fed = any(x is None for x in request.iterables)
-    feed = ItemFeed(board, known or KnownObjects()) if is_fed else None
-    if feed is not None:
+    feed = None
+    if is_fed:
+        from nbshare._core.engine.feed import ItemFeed  # late, only items that arrive need it
+
+        feed = ItemFeed(board, known or KnownObjects())
         placed.append(Placed(None, [(feed.segment, "r")]))
     if n_threads is None:
         environ = request.context.environ

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -11,9 +11,11 @@ import numpy.typing as npt
 from nbshare._core.arrays.shared_array import SharedArray
 from nbshare._core.engine.prints import Prints
 from nbshare._core.shapes.shaped import ShapedItems
-from nbshare._core.shapes.tiles import Tiles
 from nbshare._core.wire.context import Context
 from nbshare._core.wire.orders import Policy
+
+if TYPE_CHECKING:
+    from nbshare._core.shapes.tiles import Tiles
 
 
 class Request(NamedTuple):
@@ -72,4 +74,5 @@ def has_rows(iterable: Any) -> bool:
 
 def tiles_of(request: Request) -> Tiles | None:
     """Return the `Tiles` of a request, or None if its items are others."""
-    return next((each for each in request.iterables if isinstance(each, Tiles)), None)
+    shaped: Any = [each for each in request.iterables if isinstance(each, ShapedItems)]
+    return next((each for each in shaped if each.layout is not None), None)

@@ -25,7 +25,6 @@ import numpy.typing as npt
 from nbshare._core.engine.collect import as_masked, collect, masked, read_only
 from nbshare._core.engine.outputs import OutputRows
 from nbshare._core.engine.request import Request, tiles_of
-from nbshare._core.shapes.tiles import Mosaic
 from nbshare._core.store.cursor import Cursor
 from nbshare._core.store.logs import LogKey, LogReader, Unloadable, are_mixed
 from nbshare._core.store.pages import FAILED, IN_LOG, IN_OUTPUT, Page
@@ -206,9 +205,9 @@ class Results:
         done = self._board.done()
         array, is_there = self.output.first(len(done)), done == IN_OUTPUT
         assert array is not None
-        if isinstance(array, Mosaic):
+        if not isinstance(array, np.ndarray):  # a `Mosaic`
             whole = array.whole if self.is_final else read_only(array.whole)
-            return Mosaic(whole, array.layout, is_there)
+            return type(array)(whole, array.layout, is_there)
         if self.output.grows and self.given.is_iterated:
             array = array.copy()  # the rows will be freed
         else:

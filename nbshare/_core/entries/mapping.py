@@ -25,7 +25,6 @@ from nbshare._core.engine.call import Call
 from nbshare._core.engine.local import dispatcher
 from nbshare._core.engine.preparing import prepare
 from nbshare._core.engine.request import Request
-from nbshare._core.engine.supply import SourceSupply
 from nbshare._core.functions.reference import resolve
 from nbshare._core.jobs.job import Job, T
 from nbshare._core.memory import need_shared
@@ -532,5 +531,7 @@ def prepared(
         call.stored_in = str(kept.path)
         keep_plot(kept.path, request, plot)
     if request.source is not None:
+        from nbshare._core.engine.supply import SourceSupply  # late, only generators need it
+
         call.supply = SourceSupply(call, request.source, in_background=in_background)
     return call
