@@ -105,9 +105,10 @@ _LocaleError: type[Exception] = getattr(_locale, "Error")  # noqa: B009 - unknow
 
 
 def _locale_name() -> str | None:
-    with suppress(_LocaleError):  # the C library has no name for it
+    try:
         return _locale.setlocale(_locale.LC_ALL)
-    return None
+    except _LocaleError:  # the C library has no name for it
+        return None
 
 
 def _set_locale(name: str) -> None:

@@ -39,7 +39,6 @@ from nbshare._core.wire.board import (
     PEAK_BEFORE,
     PID,
     REACHED,
-    REPORTED,
     RETRIED,
     ROUND,
     SINCE,
@@ -199,7 +198,6 @@ class Work:
         self._draws = Draws() if is_unseeded and not caller.in_process else None
         words = self._slot[SLOWEST:DURATIONS].tolist()
         self._slowest = list(zip(words[::2], words[1::2], strict=True))  # a heap of (ns, index)
-        self._durations = self._slot[DURATIONS:REPORTED].tolist()
         self._page = board.newest_page()
         self._block_of = self._blocks.block_of if self._blocks is not None else None
         # Not a method, because a reference cycle would keep the inputs alive.
@@ -387,7 +385,7 @@ class Work:
         modules, n_modules, n_before = sys.modules, len(sys.modules), n_executed[0]
         slot[ITEM_STOP] = ONE
         is_weak = waiting.IS_WEAKLY_ORDERED
-        slowest, durations = self._slowest, self._durations
+        slowest = self._slowest
         slow_ns = slowest[0][0]
         n, began = 0, clock()
         since = began
@@ -415,12 +413,11 @@ class Work:
                 n += 1
                 now = clock()
                 took_ns, since = now - since, now
-                durations[took_ns.bit_length()] += 1
+                slot[DURATIONS + took_ns.bit_length()] += 1
                 if took_ns > slow_ns:
                     self._note_slow(took_ns, i)
                     slow_ns = slowest[0][0]
         finally:
-            slot[DURATIONS:REPORTED] = array("q", durations)
             self._note(n, since - began)
         return n
 
@@ -434,7 +431,6 @@ class Work:
             if n_done := self._board.n_done_in(items.start, items.stop):
                 each_ns = took_ns // n_done
                 self._note_slow(each_ns, items.start)
-                self._durations[each_ns.bit_length()] += n_done
                 self._slot[DURATIONS + each_ns.bit_length()] += n_done
                 self._note(n_done, took_ns)
 
