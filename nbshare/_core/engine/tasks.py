@@ -44,7 +44,6 @@ from nbshare._core.interrupts import uninterrupted
 from nbshare._core.memory import need_shared
 from nbshare._core.source.changes import warn_of_changes
 from nbshare._core.store.logs import Unloadable
-from nbshare._core.store.pages import FAILED
 from nbshare._core.system import waiting
 from nbshare._core.tracebacks import shown_shortly
 from nbshare._core.wire.board import ITEM, ROUND
@@ -366,12 +365,13 @@ class TaskQueue(Supply):
         others = np.array(sorted(i for i in done if i in self._tasks), np.int64)
         n_before = len(self._tasks)
         for i, value in call.results.load(others):
+            has_failed = i in call.results.errors
             future = self._taken(call, i)
             if not future.leave():
                 continue
             if type(value) is Unloadable:
                 future.set_exception(shown_shortly(value.error))
-            elif call.board.state(i) == FAILED:
+            elif has_failed:
                 future.set_exception(shown_shortly(value))
             else:
                 future.set_result(value)

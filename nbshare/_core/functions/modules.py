@@ -186,7 +186,8 @@ def by_value() -> list[str]:
     Only modules that have executed Python code count, because compiled modules have no code to
     send.
     """
-    unknown = loaded().unknown
+    if not (unknown := loaded().unknown):
+        return []
     return [name for name, each in unknown.items() if "__builtins__" in variables_of(each)]
 
 

@@ -136,7 +136,9 @@ def nbytes_of(item: Any, depth: int = 3) -> int:
     if depth and isinstance(item, tuple | list):
         kind: Any = tuple if isinstance(item, tuple) else list
         some = kind.__getitem__(item, slice(N_WEIGHED))
-        nbytes = sum(nbytes_of(part, depth - 1) for part in some)
+        nbytes = 0
+        for part in some:  # quicker than a generator
+            nbytes += nbytes_of(part, depth - 1)
         n: int = kind.__len__(item)
         return nbytes * n // max(len(some), 1)
     if type(item) in (bytes, bytearray, str):
