@@ -23,7 +23,7 @@ class ShapedItems(Sequence[Any]):
     passes_its_parts = True  # see `arrays.passed`
     columns: Sequence[Any] = ()  # the iterables of blocks, which workers receive instead of them
     n_items: int = 0  # in blocks
-    layout: Any = None  # of tiles, the `Layout` of their places
+    layout: Any = None  # the `Layout` if the items are tiles
 
     @property
     def _plot_coords(self) -> Mapping[str, npt.NDArray[Any]]:
