@@ -194,18 +194,20 @@ class Arena(Contents):
         """
         size = self.block_size(columns)
         starts = range(0, len(columns[0]), size)
-        blocks = [[column[i : i + size] for column in columns] for i in starts]
-        pickles, repeated = pickled_once(
-            blocks,
+        blocks, repeated = pickled_once(
+            len(starts),
+            # Not a list of all blocks: a block's items are then still in the cache of the CPU.
+            lambda k: [column[starts[k] : starts[k] + size] for column in columns],
             lambda obj, names, block: self._pickle(
                 obj, "item", _How(block, names=names, is_part=True)
             ),
-            lambda k, names: self._pickle_block(blocks[k], first + starts[k], names),
+            lambda k, block, names: self._pickle_block(block, first + starts[k], names),
+            self._packed,
         )
         if repeated:
             largest = max(loaded_nbytes(obj, len(part.data)) for obj, part in repeated)
             self.pickled["an object of several items"] = largest
-        return size, [*map(self._packed, pickles)], [self._packed(part) for _, part in repeated]
+        return size, blocks, [self._packed(part) for _, part in repeated]
 
     def pack_block(self, columns: Sequence[Sequence[Any]], first: int) -> Packed:
         """Pickle items in one block. The index of the first item is `first`, for errors."""

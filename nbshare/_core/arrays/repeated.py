@@ -22,7 +22,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Iterator, Sequence
 from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -55,21 +55,29 @@ class Pickled(NamedTuple):
 
 Columns = Sequence[Sequence[Any]]  # values of some items
 
+T = TypeVar("T")
+
 
 def pickled_once(
-    blocks: Sequence[Columns],
+    n: int,
+    block: Callable[[int], Columns],
     pickle: Callable[[Any, Names, Columns], tuple[Pickled, Callable[[], Memo]]],
-    pickle_block: Callable[[int, Names], Pickled],
-) -> tuple[list[Pickled], list[tuple[Any, Pickled]]]:
-    """Return the pickles of blocks of items, and of large objects that several blocks hold.
+    pickle_block: Callable[[int, Columns, Names], Pickled],
+    pack: Callable[[Pickled], T],
+) -> tuple[list[T], list[tuple[Any, Pickled]]]:
+    """Pack the pickles of `n` blocks of items, and pickle large objects that several blocks hold.
 
-    `pickle` pickles an object of a block, and also returns a function that copies the pickler's
-    memo. `pickle_block` pickles the block of a number. Both replace named objects by their names.
+    `block` returns the block of a number. `pickle` pickles an object of a block, and also returns a
+    function that copies the pickler's memo. `pickle_block` pickles a block with its number. Both
+    replace named objects by their names. `pack` packs the final pickle of a block.
     """
-    finder = _Finder(blocks, pickle, pickle_block)
-    for k in range(len(blocks)):
-        finder.add(k)
-    return finder.pickles, finder.parts
+    finder = _Finder(block, pickle, pickle_block)
+    packed: list[T] = []
+    for k in range(n):
+        pickled = finder.add(k)
+        if not finder.pickles:  # no later block changes it
+            packed.append(pack(pickled))
+    return [*packed, *map(pack, finder.pickles.values())], finder.parts
 
 
 class _Finder:
@@ -77,33 +85,35 @@ class _Finder:
 
     def __init__(
         self,
-        blocks: Sequence[Columns],
+        block: Callable[[int], Columns],
         pickle: Callable[[Any, Names, Columns], tuple[Pickled, Callable[[], Memo]]],
-        pickle_block: Callable[[int, Names], Pickled],
+        pickle_block: Callable[[int, Columns, Names], Pickled],
     ) -> None:
-        self._blocks, self._pickle, self._pickle_block = blocks, pickle, pickle_block
-        self.pickles: list[Pickled] = []
+        self._block, self._pickle, self._pickle_block = block, pickle, pickle_block
+        self.pickles: dict[int, Pickled] = {}  # by block, of those that may be pickled again
         self.parts: list[tuple[Any, Pickled]] = []
         self._names: Names = {}
         self._named: list[Any] = []  # the named objects, kept alive
-        self._is_looking = False  # since a block was large
         self._seen: dict[int, tuple[Any, int]] = {}  # objects by id, and the first block of each
         self._others: set[int] = set()  # ids of the objects that are too small
 
-    def add(self, k: int) -> None:
+    def add(self, k: int) -> Pickled:
         """Pickle block `k`, and earlier blocks again if they hold the same large objects."""
-        if self._is_looking:
-            self._look(k)
-        self.pickles.append(pickled := self._pickle_block(k, self._names))
-        if not self._is_looking:
-            least = LEAST_BYTES if len(self._blocks[k][0]) == 1 else LARGE_BLOCK
-            if _nbytes_beyond(pickled, set()) >= least:
-                self._is_looking = True
-                self._look(k)
+        block = self._block(k)
+        if self.pickles:  # since a block was large
+            self._look(k, block)
+        pickled = self._pickle_block(k, block, self._names)
+        least = LEAST_BYTES if len(block[0]) == 1 else LARGE_BLOCK
+        if self.pickles:
+            self.pickles[k] = pickled
+        elif _nbytes_beyond(pickled, set()) >= least:
+            self.pickles[k] = pickled
+            self._look(k, block)
+        return pickled
 
-    def _look(self, k: int) -> None:
+    def _look(self, k: int, block: Columns) -> None:
         """Make parts of the large objects that block `k` shares with earlier blocks."""
-        found = {id(obj): obj for obj in _near(self._blocks[k])}
+        found = {id(obj): obj for obj in _near(block)}
         outdated: set[int] = set()
         for key, obj in found.items():
             if key in self._names or key in self._others:
@@ -112,7 +122,7 @@ class _Finder:
             if first != k and self._make_part(obj, first):
                 outdated.add(first)
         for each in outdated:
-            self.pickles[each] = self._pickle_block(each, self._names)
+            self.pickles[each] = self._pickle_block(each, self._block(each), self._names)
 
     def _make_part(self, obj: Any, first: int) -> bool:
         """Make a part of an object if it is large.
@@ -120,7 +130,7 @@ class _Finder:
         Return whether it is. Its first block is `first`.
         """
         try:
-            pickled, copy_memo = self._pickle(obj, self._names, self._blocks[first])
+            pickled, copy_memo = self._pickle(obj, self._names, self._block(first))
         except Exception:  # noqa: BLE001 - its block raises the error
             self._others.add(id(obj))
             return False
