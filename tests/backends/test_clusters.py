@@ -246,6 +246,8 @@ def test_a_retired_dask_worker(tmp_path, way, size, are_hosts):
         before, shared = client.run_on_scheduler(metadata_of), {"folder": str(tmp_path)}
         job = map_async(farm.stay_once, range(8), shared=shared, chunksize=size, backend=client)
         wait_until(lambda: job.n_done == 7 and (tmp_path / "stays").exists(), 60)
+        # Until then, Dask would run the last finished block again.
+        wait_until(lambda: len(client.run_on_scheduler(blocks_of)) == 1, what="Dask keeps results")
         (address,) = [at for at, tasks in client.processing().items() if tasks]
         if way == "retired":
             client.retire_workers([address])
@@ -259,6 +261,11 @@ def test_a_retired_dask_worker(tmp_path, way, size, are_hosts):
         wait_until(lambda: not psutil.pid_exists(int(process)), what="it computes")
         wait_until(lambda: client.run_on_scheduler(metadata_of) == before, what="notes are left")
         nbshare.shutdown()
+
+
+def blocks_of(dask_scheduler):
+    """Return the keys of the blocks that the scheduler has."""
+    return [key for key in dask_scheduler.tasks if str(key).startswith("nbshare-")]
 
 
 def metadata_of(dask_scheduler):
