@@ -196,7 +196,7 @@ class Arena(Contents):
         starts = range(0, len(columns[0]), size)
         blocks, repeated = pickled_once(
             len(starts),
-            # Not a list of all blocks: a block's items are then still in the cache of the CPU.
+            # Not a list of all blocks, so that items are pickled while they are in the CPU's cache.
             lambda k: [column[starts[k] : starts[k] + size] for column in columns],
             lambda obj, names, block: self._pickle(
                 obj, "item", _How(block, names=names, is_part=True)

@@ -186,8 +186,7 @@ def by_value() -> list[str]:
     Only modules that have executed Python code count, because compiled modules have no code to
     send.
     """
-    if not (unknown := loaded().unknown):
-        return []
+    unknown = loaded().unknown
     return [name for name, each in unknown.items() if "__builtins__" in variables_of(each)]
 
 
