@@ -156,10 +156,12 @@ def scale_workers(cls, n, workers):
 
 def start_and_check(start, func, items):
     """Return the seconds of a start and a first call, and whether its results are the items."""
-    begin = time.perf_counter()
-    contestant = start()
-    result = contestant.map(func, items)
-    seconds = time.perf_counter() - begin
+
+    def start_and_map():
+        contestant = start()
+        return contestant, contestant.map(func, items)
+
+    seconds, (contestant, result) = clock(start_and_map)
     contestant.close()
     return seconds, list(result) == list(items)
 
