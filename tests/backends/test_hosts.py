@@ -71,31 +71,34 @@ def options(hosts, **others):
 
 @pytest.mark.first
 def test_inputs_come_once_to_each_host(hosts, monkeypatch, tmp_path):
-    """Though many blocks use them, and hosts cannot map the client's memory."""
+    """Though many blocks use them, and hosts cannot map the client's memory.
+
+    The task that brings them may run on the other host. They are then given once more, to no avail.
+    """
     given = farm.Given(monkeypatch)
     shared = {"table": np.ones(1 << 18), "n": 2}
     for k in range(2):
         shared["folder"] = str(folder := tmp_path / str(k))
         folder.mkdir()
+        asked = farm.Asked(monkeypatch, folder / "asked")
         wait_until(lambda: not hosts.n_busy)  # with tasks of the call before
         found = parallel_map(
             farm.total_with_others, range(40), shared=shared, **options(hosts, chunksize=1)
         )
         assert found.tolist() == [float(1 << 18) + i for i in range(40)]
-        assert len(given) == 2
+        assert asked.hosts == ["host-0", "host-1"]
+        assert 2 <= len(given) < len(found)  # so not with each block
         given.clear()
 
 
 def test_equal_inputs_do_not_come_again(hosts, monkeypatch, tmp_path):
-    """With other items and seeds. A changed array comes, as it is then.
-
-    A host that is slow to take the task with its inputs leaves it to the other one, so it is given
-    them again.
-    """
+    """With other items and seeds. A changed array comes to each host, as it is then."""
     given, table = farm.Given(monkeypatch), np.ones(1 << 18)
+    asked, both = farm.Asked(monkeypatch, tmp_path / "asked"), ["host-0", "host-1"]
     shared = {"table": table, "folder": str(tmp_path), "n": 2}
     for k in range(3):
         n_before = len(given)
+        (tmp_path / "met").unlink(missing_ok=True)  # so that both hosts take part in each call
         if k == 2:
             table[0] = 5
         items = range(10 * k, 10 * k + 20)
@@ -106,6 +109,7 @@ def test_equal_inputs_do_not_come_again(hosts, monkeypatch, tmp_path):
         assert (noise > 0).all()
         assert (noise < 1).all()
         wait_until(lambda: not hosts.n_busy)
+        assert asked.hosts == (both if k < 2 else sorted(2 * both))
         assert len(given) == n_before if k == 1 else len(given) >= n_before + 2
 
 
