@@ -24,6 +24,7 @@ from hypothesis import strategies as st
 
 import nbshare
 from nbshare import MISSING, attach, map_async, open_checkpoint, parallel_map
+from nbshare._core.checkpoint.reader import whole_of
 from nbshare._core.memory.disk import open_own
 from nbshare._core.store import files
 from nbshare.errors import CheckpointError, CheckpointWarning, WorkerDiedError
@@ -325,6 +326,19 @@ def test_after_a_power_failure_progress_tells_what_is_there(runs, tmp_path):
         warnings.simplefilter("ignore")
         assert stored.results().compressed().tolist() == [0.0, 2.0, 4.0]
         assert attach(path, progress=False).partial().compressed().tolist() == [0.0, 2.0, 4.0]
+
+
+@pytest.mark.parametrize("func", [math.sqrt, str])
+def test_a_result_that_is_being_written_is_not_damaged(func, tmp_path):
+    """Whenever another program looks. Each look finds more results, or as many."""
+    job = map_async(func, range(30_000), checkpoint=tmp_path, chunksize=1, progress=False)
+    checked, n_looks, n_present = {}, 0, 0
+    while not job.done():
+        n_before, n_present = n_present, np.count_nonzero(whole_of(tmp_path, checked).present)
+        assert n_present >= n_before
+        n_looks += 1
+    assert n_looks > 50
+    assert whole_of(tmp_path, checked).present.all()
 
 
 def test_a_complete_run_with_a_damaged_result_is_not_called_complete(runs, tmp_path):

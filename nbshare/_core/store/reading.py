@@ -31,7 +31,7 @@ from nbshare._core.store.rows import (
     record_checksums,
 )
 from nbshare._core.store.specs import NUMBERS, OBJECTS, OutputSpec
-from nbshare._core.system import Descriptor
+from nbshare._core.system import Descriptor, waiting
 from nbshare.errors import CheckpointWarning
 
 MOST_FILES = 1 << 32  # numbers of logs that are files. Keys of logs in memory are larger
@@ -147,15 +147,16 @@ class StoredRows:
 
     # ------------------------------------------------------------------------ checks
 
-    def checked(self, words: npt.NDArray[Any], before: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    def checked(self, index: npt.NDArray[Any], before: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """Return the index without damaged results. `before` is the index checked earlier."""
-        words = words.copy()
-        is_new = words["state"] > 0
-        n = min(len(words), len(before))
-        is_known = words["crc"][:n] == before["crc"][:n]
-        words[:n][is_known] = before[:n][is_known]
-        is_new[:n] &= ~is_known
-        rows = np.flatnonzero(is_new)
+        n_more = max(0, len(index) - len(before))
+        words = np.append(before[: len(index)], np.zeros(n_more, INDEX))
+        rows = np.flatnonzero(index["crc"] != words["crc"])
+        # The checksum is the end of a word. What is read before it may be older.
+        if waiting.IS_WEAKLY_ORDERED:
+            waiting.after_marks()
+        words[rows] = index[rows]
+        rows = rows[words["state"][rows] > 0]
         bad = rows[~self.are_whole(rows, words[rows])]
         crcs = words["crc"][bad]
         if len(bad) and self.folder.exists():  # otherwise it was moved away (see `look`)
